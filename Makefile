@@ -1,0 +1,44 @@
+# Every target first makes sure that .venv is up to date (tools/setup.sh: well under a second when it is).
+# ARGS reaches the command: make demo ARGS="--help", make test ARGS="-k queue -x".
+
+ARGS ?=
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-fast drills bench-failover bench-throughput soak lint clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
+
+setup: ## create or update .venv, check Java
+	@tools/setup.sh
+
+demo: setup ## run a job, kill a host, watch it go on
+	@$(BIN)/understudy demo $(ARGS)
+
+test: lint ## lint, types, then all tests
+	$(BIN)/pytest $(ARGS)
+
+test-fast: setup ## only the tests that need no JVM and take no time
+	$(BIN)/pytest -m "not e2e and not slow" $(ARGS)
+
+drills: setup ## break a running job in every way and judge the result
+	$(BIN)/python benchmarks/drills.py $(ARGS)
+
+bench-failover: setup ## how long a failure interrupts the output, per policy
+	$(BIN)/python benchmarks/failover.py $(ARGS)
+
+bench-throughput: setup ## what protection costs while nothing fails, per policy
+	$(BIN)/python benchmarks/throughput.py $(ARGS)
+
+soak: setup ## a long run with random failures
+	$(BIN)/python benchmarks/soak.py $(ARGS)
+
+lint: setup ## ruff and mypy
+	$(BIN)/ruff check
+	$(BIN)/mypy
+
+clean: ## remove what runs and tools left behind (keeps .venv)
+	rm -rf out .understudy spark-warehouse metastore_db derby.log .mypy_cache .ruff_cache .pytest_cache \
+		.hypothesis .coverage htmlcov build dist
+	find . -path ./.venv -prune -o -type d -name __pycache__ -exec rm -rf {} +

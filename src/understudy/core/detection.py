@@ -1,0 +1,106 @@
+"""Who is alive: heartbeats with a deadline, and connections whose breaking counts at once.
+
+Gu et al. 2009, Section 4: three misses in a row are a failure, and a host that answers again is reported too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Connected:
+    host: str
+
+
+@dataclass(frozen=True)
+class Beat:
+    host: str
+
+
+@dataclass(frozen=True)
+class Broken:
+    """The connection to the host ended: a killed process, or a closed door."""
+
+    host: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Tick:
+    pass
+
+
+Event = Connected | Beat | Broken | Tick
+
+
+@dataclass(frozen=True)
+class Missed:
+    """``misses`` heartbeats in a row did not come; not yet a failure."""
+
+    host: str
+    misses: int
+
+
+@dataclass(frozen=True)
+class Failed:
+    host: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Returned:
+    host: str
+
+
+Effect = Missed | Failed | Returned
+
+
+@dataclass
+class _Watch:
+    last_beat: float
+    misses: int = 0
+    failed: bool = False
+
+
+class Detector:
+    """``interval_s`` between heartbeats, ``misses`` in a row make a failure."""
+
+    def __init__(self, *, interval_s: float, misses: int) -> None:
+        if interval_s <= 0 or misses < 1:
+            raise ValueError(f"heartbeat interval_s={interval_s}, misses={misses}: both must be positive")
+        self.interval_s = interval_s
+        self.misses = misses
+        self._watches: dict[str, _Watch] = {}
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        if isinstance(event, Tick):
+            return [effect for host, watch in self._watches.items() for effect in self._tick(host, watch, now)]
+        watch = self._watches.get(event.host)
+        if isinstance(event, Broken):
+            if watch is None or watch.failed:
+                return []
+            watch.failed = True
+            return [Failed(event.host, event.reason)]
+        if watch is None:
+            self._watches[event.host] = _Watch(last_beat=now)
+            return []
+        back = watch.failed or watch.misses > 0
+        watch.last_beat, watch.misses, watch.failed = now, 0, False
+        return [Returned(event.host)] if back else []
+
+    def _tick(self, host: str, watch: _Watch, now: float) -> list[Effect]:
+        if watch.failed:
+            return []
+        misses = int((now - watch.last_beat) / self.interval_s)
+        if misses <= watch.misses:
+            return []
+        watch.misses = misses
+        if misses >= self.misses:
+            watch.failed = True
+            return [Failed(host, f"{misses} heartbeats of {self.interval_s * 1000:.0f} ms missed")]
+        return [Missed(host, misses)]
+
+    def next_deadline(self) -> float | None:
+        waits = [w.last_beat + (w.misses + 1) * self.interval_s for w in self._watches.values() if not w.failed]
+        return min(waits, default=None)

@@ -1,0 +1,86 @@
+"""The shape of a job, as the protocol sees it: stages, the streams between them, and the units they form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class StageShape:
+    """One stage. Its output stream has the stage's own name. A source is a stage without inputs."""
+
+    name: str
+    inputs: tuple[str, ...] = ()
+    sinks: tuple[str, ...] = ()
+    """Names of the sinks fed by this stage's stream, unique in the job."""
+
+
+@dataclass(frozen=True)
+class UnitShape:
+    """Stages that are placed, protected and recovered together."""
+
+    name: str
+    stages: tuple[str, ...]
+    protected: bool
+    primary: str | None = None
+    """Host asked for by the user, if any."""
+    standby: str | None = None
+
+
+class CycleError(ValueError):
+    """The streams feed back into themselves; ``path`` is the loop."""
+
+    def __init__(self, path: list[str]) -> None:
+        super().__init__(" -> ".join(path))
+        self.path = path
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Stages in upstream-to-downstream order, with their units."""
+
+    stages: Mapping[str, StageShape]
+    units: Mapping[str, UnitShape]
+    unit_of: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def build(cls, stages: Iterable[StageShape], units: Iterable[UnitShape]) -> Topology:
+        by_name = {s.name: s for s in stages}
+        ordered = {name: by_name[name] for name in topological_order({n: s.inputs for n, s in by_name.items()})}
+        unit_of = {stage: u.name for u in units for stage in u.stages}
+        rank = {name: i for i, name in enumerate(ordered)}
+        ordered_units = sorted(units, key=lambda u: min(rank[s] for s in u.stages))
+        return cls(stages=ordered, units={u.name: u for u in ordered_units}, unit_of=unit_of)
+
+    def consumers(self, stream: str) -> tuple[str, ...]:
+        """Everything that reads ``stream``: stages by name, sinks as ``sink:NAME``; never twice."""
+        stages = tuple(s.name for s in self.stages.values() if stream in s.inputs)
+        return stages + tuple(f"sink:{name}" for name in self.stages[stream].sinks)
+
+    def is_last(self, stage: str) -> bool:
+        """True when only sinks (or nobody) read the stage's stream: its checkpoints go by timer and start a sweep."""
+        return not any(stage in s.inputs for s in self.stages.values())
+
+
+def topological_order(inputs: Mapping[str, Iterable[str]]) -> list[str]:
+    """Names such that every input comes first; raises CycleError naming the loop."""
+    order: list[str] = []
+    done: set[str] = set()
+    path: list[str] = []
+
+    def visit(name: str) -> None:
+        if name in done:
+            return
+        if name in path:
+            raise CycleError([*path[path.index(name) :], name])
+        path.append(name)
+        for upstream in inputs[name]:
+            visit(upstream)
+        path.pop()
+        done.add(name)
+        order.append(name)
+
+    for name in inputs:
+        visit(name)
+    return order

@@ -1,0 +1,247 @@
+"""What the user writes: a job of sources, stages and sinks. Mistakes are reported where they are made."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from understudy.core.topology import CycleError, StageShape, Topology, UnitShape
+from understudy.durations import seconds
+from understudy.errors import JobError
+from understudy.policies import PassiveStandby, Policy
+from understudy.sinks import AnySink, ConsoleSink, FolderSink, ForeachSink
+from understudy.sources import AnySource, FolderSource, RateSource, SparkSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+_MODES = (None, "append", "update", "complete")
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The output of a source or stage; pass it to ``job.stage`` or ``job.sink``."""
+
+    name: str
+    job: Job = field(repr=False, compare=False)
+
+
+@dataclass
+class Stage:
+    """One source (``source`` set) or one PySpark function (``function`` set)."""
+
+    name: str
+    where: str
+    inputs: tuple[str, ...] = ()
+    source: AnySource | None = None
+    function: Callable[..., DataFrame] | None = None
+    output_mode: str | None = None
+    ha: Policy | None = None
+    unit: str | None = None
+    host: str | None = None
+    standby: str | None = None
+    sinks: dict[str, AnySink] = field(default_factory=dict)
+
+
+class Job:
+    """A streaming job. ``epoch`` is how often sources cut an epoch; ``ha`` protects whatever says nothing else."""
+
+    def __init__(self, name: str, *, epoch: str | float = "500ms", ha: Policy | None = None) -> None:
+        self.name = _checked_name(name, "job")
+        try:
+            self.epoch_s = seconds(epoch, what="epoch")
+        except ValueError as error:
+            raise JobError(f"job {name!r}: {error}") from None
+        self.ha: Policy = PassiveStandby() if ha is None else _checked_policy(ha, f"job {name!r}")
+        self.stages: dict[str, Stage] = {}
+        self._units: dict[str, Policy | None] = {}
+        self._unit: str | None = None
+
+    def source(
+        self, name: str, source: AnySource, *, ha: Policy | None = None, host: str | None = None, standby: str | None = None
+    ) -> Stream:
+        """Add a source; see ``understudy.sources``."""
+        where = _caller()
+        if not isinstance(source, (RateSource, FolderSource, SparkSource)):
+            raise JobError(f"{where}: source {name!r} got {source!r}; use us.sources.rate, .folder or .spark")
+        return self._add(Stage(name, where, source=source, ha=ha, host=host, standby=standby))
+
+    def stage(
+        self,
+        *inputs: Stream | str,
+        name: str | None = None,
+        ha: Policy | None = None,
+        output_mode: str | None = None,
+        host: str | None = None,
+        standby: str | None = None,
+    ) -> Callable[[Callable[..., DataFrame]], Stream]:
+        """Decorate a function from DataFrames to a DataFrame; it becomes a stage reading ``inputs`` in that order."""
+        where = _caller()
+        if not inputs:
+            raise JobError(f"{where}: a stage needs an input; write @job.stage(some_stream)")
+        if output_mode not in _MODES:
+            raise JobError(f"{where}: output_mode={output_mode!r}; use 'append', 'update' or 'complete'")
+
+        def decorate(function: Callable[..., DataFrame]) -> Stream:
+            names = tuple(self._stream_name(i, where) for i in inputs)
+            return self._add(
+                Stage(
+                    name or function.__name__, where, inputs=names, function=function, output_mode=output_mode,
+                    ha=ha, host=host, standby=standby,
+                )
+            )  # fmt: skip
+
+        return decorate
+
+    def sink(self, stream: Stream | str, sink: AnySink, *, name: str | None = None) -> None:
+        """Send a stream out; see ``understudy.sinks``. A stream may have several sinks."""
+        where = _caller()
+        stage = self.stages.get(self._stream_name(stream, where))
+        if stage is None:
+            raise JobError(f"{where}: sink on unknown stream {stream!r}; streams so far: {self._known()}")
+        if not isinstance(sink, (FolderSink, ConsoleSink, ForeachSink)):
+            raise JobError(f"{where}: {sink!r} is not a sink; use us.sinks.parquet, .json_lines, .console, .foreach_epoch")
+        taken = {n for s in self.stages.values() for n in s.sinks}
+        label = name or next(n for i in range(len(taken) + 1) if (n := stage.name + (f"-{i}" if i else "")) not in taken)
+        if label in taken:
+            raise JobError(f"{where}: there is a sink {label!r} already; give this one another name=")
+        stage.sinks[_checked_name(label, "sink")] = sink
+
+    @contextmanager
+    def unit(self, name: str, *, ha: Policy | None = None) -> Iterator[None]:
+        """Stages defined inside are placed on one host, protected and recovered together."""
+        where = _caller(depth=3)
+        if self._unit is not None:
+            raise JobError(f"{where}: unit {name!r} inside unit {self._unit!r}; units cannot be nested")
+        if name in self._units:
+            raise JobError(f"{where}: there is a unit {name!r} already; choose another name")
+        self._units[_checked_name(name, "unit")] = None if ha is None else _checked_policy(ha, where)
+        self._unit = name
+        try:
+            yield
+        finally:
+            self._unit = None
+
+    # -- what the runtime asks --------------------------------------------------------------------------------------
+
+    def policy(self, stage: str) -> Policy:
+        """The stage's own choice, else its unit's, else the job's."""
+        s = self.stages[stage]
+        return s.ha or (self._units.get(s.unit) if s.unit else None) or self.ha
+
+    def topology(self) -> Topology:
+        """Check the whole job and return its shape. Raises JobError."""
+        if not self.stages:
+            raise JobError(f"job {self.name!r} is empty; add job.source(...), @job.stage(...) and job.sink(...)")
+        for stage in self.stages.values():
+            for name in stage.inputs:
+                if name not in self.stages:
+                    raise JobError(f"{stage.where}: stage {stage.name!r} reads unknown stream {name!r}; "
+                                   f"streams are: {self._known()}")  # fmt: skip
+        members: dict[str, list[str]] = {}
+        for stage in self.stages.values():
+            members.setdefault(stage.unit or stage.name, []).append(stage.name)
+        try:
+            return Topology.build(
+                [StageShape(s.name, s.inputs, tuple(s.sinks)) for s in self.stages.values()],
+                [self._unit_shape(name, stages) for name, stages in members.items()],
+            )
+        except CycleError as error:
+            first = self.stages[error.path[0]]
+            raise JobError(f"{first.where}: the job has a cycle: {error}; a stage cannot read, directly or through "
+                           "others, what it writes. Remove one of these inputs.") from None  # fmt: skip
+
+    def _unit_shape(self, name: str, stages: list[str]) -> UnitShape:
+        policies = {self.policy(s).protected for s in stages}
+        if len(policies) > 1:
+            raise JobError(f"unit {name!r} mixes protected and unprotected stages ({', '.join(stages)}); "
+                           "a unit is recovered together: give it one ha=")  # fmt: skip
+        hosts = [self.stages[s].host for s in stages if self.stages[s].host]
+        standbys = [self.stages[s].standby for s in stages if self.stages[s].standby]
+        return UnitShape(name, tuple(stages), policies.pop(), next(iter(hosts), None), next(iter(standbys), None))
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _add(self, stage: Stage) -> Stream:
+        _checked_name(stage.name, "stage", stage.where)
+        if stage.name in self.stages:
+            raise JobError(f"{stage.where}: there is a stream {stage.name!r} already "
+                           f"(defined at {self.stages[stage.name].where}); choose another name")  # fmt: skip
+        if stage.ha is not None:
+            _checked_policy(stage.ha, stage.where)
+        if stage.host is not None and stage.host == stage.standby:
+            raise JobError(f"{stage.where}: host and standby of {stage.name!r} are both {stage.host!r}; use two hosts")
+        stage.unit = self._unit
+        self.stages[stage.name] = stage
+        return Stream(stage.name, self)
+
+    def _stream_name(self, stream: Stream | str, where: str) -> str:
+        if isinstance(stream, Stream):
+            if stream.job is not self:
+                raise JobError(f"{where}: stream {stream.name!r} belongs to job {stream.job.name!r}, not {self.name!r}")
+            return stream.name
+        if isinstance(stream, str):
+            return stream
+        raise JobError(f"{where}: {stream!r} is not a stream; pass what job.source or @job.stage returned, or its name")
+
+    def _known(self) -> str:
+        return ", ".join(self.stages) or "none"
+
+
+def _checked_name(name: Any, what: str, where: str = "") -> str:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        prefix = f"{where}: " if where else ""
+        raise JobError(f"{prefix}{what} name {name!r}: use a letter, then up to 63 letters, digits, '_' or '-'")
+    return name
+
+
+def _checked_policy(policy: Any, where: str) -> Policy:
+    if not isinstance(policy, Policy):
+        raise JobError(f"{where}: ha={policy!r} is not a policy; use us.PassiveStandby(...) or us.none")
+    return policy
+
+
+def _caller(depth: int = 2) -> str:
+    frame = sys._getframe(depth)
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+def load(path: str | Path) -> Job:
+    """The one Job defined at the top of a Python file."""
+    file = Path(path)
+    if not file.is_file():
+        raise JobError(f"{file}: there is no such job file")
+    spec = importlib.util.spec_from_file_location(f"understudy_job_{file.stem}", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    sys.path.insert(0, str(file.parent.resolve()))
+    try:
+        spec.loader.exec_module(module)
+    except JobError:
+        raise
+    except SyntaxError as error:
+        raise JobError(f"{file.name}:{error.lineno}: syntax error: {error.msg}") from None
+    except Exception as error:
+        line = next((t.lineno for t in reversed(_frames(error)) if Path(t.filename) == file.resolve()), "?")
+        raise JobError(f"{file.name}:{line}: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.pop(0)
+    jobs = [value for value in vars(module).values() if isinstance(value, Job)]
+    if len(jobs) != 1:
+        raise JobError(f"{file}: found {len(jobs)} jobs at the top of the file; define exactly one, job = us.Job(...)")
+    jobs[0].topology()
+    return jobs[0]
+
+
+def _frames(error: BaseException) -> list[Any]:
+    import traceback
+
+    return list(traceback.extract_tb(error.__traceback__))

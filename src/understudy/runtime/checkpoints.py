@@ -1,0 +1,272 @@
+"""Checkpoints as files: what version V of a Spark checkpoint folder needs, and the store that keeps versions.
+
+Spark's state files are immutable once their batch has committed, so naming the files that version V needs *is*
+the snapshot, and shipping those not shipped before *is* the delta. A store keeps the files of the last few
+versions, each described by a manifest with every file's length and hash; what no manifest names is deleted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import zipfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+VERSIONS_KEPT = 2
+"""A damaged newest version must leave one to fall back on. More would make upstream queues keep more."""
+PART_BYTES = 8 << 20
+"""Size of one message of a checkpoint: large enough to be fast, small enough not to hold up memory."""
+
+_NUMBERED = re.compile(r"(\d+)\.(delta|snapshot|changelog|zip)")
+_WHOLE = ("snapshot", "zip")
+
+
+class CheckpointDamaged(Exception):  # noqa: N818 - reported with the version used instead
+    pass
+
+
+def files_of_version(folder: Path, batch: int) -> dict[str, Path]:
+    """The files that a query needs to go on after ``batch``; names are relative to ``folder``."""
+    needed: dict[str, Path] = {}
+    if batch < 0:
+        return needed
+
+    def take(path: Path) -> None:
+        needed[str(path.relative_to(folder))] = path
+
+    if not (folder / "commits" / str(batch)).exists():
+        raise FileNotFoundError(f"batch {batch} is not committed in {folder}")
+    take(folder / "metadata")
+    for log in ("offsets", "commits"):
+        for number in (batch - 1, batch):
+            if number >= 0:
+                take(folder / log / str(number))
+    for root, dirs, names in os.walk(folder / "state"):
+        here = Path(root)
+        if "_metadata" in here.relative_to(folder).parts:
+            for name in names:
+                if not name.startswith("."):
+                    take(here / name)
+            continue
+        _take_state(here, names, batch + 1, take)
+        dirs[:] = [d for d in dirs if d not in ("SSTs", "logs")]
+    return needed
+
+
+def _take_state(here: Path, names: list[str], version: int, take: Any) -> None:
+    """The newest whole image at or before ``version`` and every increment after it."""
+    numbered = [(int(m[1]), m[2], name) for name in names if (m := _NUMBERED.fullmatch(name))]
+    base, whole = max(((n, name) for n, kind, name in numbered if kind in _WHOLE and n <= version), default=(0, None))
+    if whole is not None:
+        take(here / whole)
+        if whole.endswith(".zip"):
+            for path in _rocksdb_files(here, here / whole):
+                take(path)
+    for n, kind, name in numbered:
+        if kind not in _WHOLE and base < n <= version:
+            take(here / name)
+
+
+def _rocksdb_files(here: Path, image: Path) -> list[Path]:
+    """The table and log files that a RocksDB image refers to, from the JSON inside its archive."""
+    with zipfile.ZipFile(image) as archive:
+        text = archive.read("metadata").decode()
+    described = json.loads(text[text.index("{") :])
+    tables = [here / "SSTs" / f["dfsSstFileName"] for f in described.get("sstFiles", [])]
+    logs = [here / "logs" / f["dfsLogFileName"] for f in described.get("logFiles", [])]
+    return tables + logs
+
+
+def digest(data: bytes | memoryview) -> str:
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+
+# -- shipping -----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Shipped:
+    """What one store is known to hold, so that only the rest is sent."""
+
+    files: dict[str, tuple[int, str]]
+
+    def parts(self, needed: dict[str, Path], about: dict[str, Any]) -> Iterator[tuple[dict[str, Any], bytes]]:
+        """Messages that bring the store to this version, in order. After the last one was accepted, call
+        ``accepted``. ``about`` goes into the manifest."""
+        self._new = {name: path for name, path in needed.items() if name not in self.files}
+        self._gone = [name for name in self.files if name not in needed]
+        self._sizes: dict[str, tuple[int, str]] = {}
+        entries: list[list[Any]] = []
+        body = bytearray()
+        for name, path in self._new.items():
+            data = memoryview(path.read_bytes())
+            self._sizes[name] = (len(data), digest(data))
+            offset = 0
+            while True:
+                chunk = data[offset : offset + PART_BYTES - len(body)]
+                end = offset + len(chunk)
+                final = [len(data), self._sizes[name][1]] if end == len(data) else []
+                entries.append([name, offset, len(chunk), *final])
+                body += chunk
+                offset = end
+                if len(body) >= PART_BYTES:
+                    yield {"files": entries, "zipped": 0}, bytes(body)
+                    entries, body = [], bytearray()
+                if end == len(data):
+                    break
+        packed = zlib.compress(json.dumps(entries, separators=(",", ":")).encode() + b"\n" + body, 6)
+        yield {"zipped": 1, "drop": self._gone, "manifest": about}, packed
+
+    def accepted(self) -> None:
+        self.files.update(self._sizes)
+        for name in self._gone:
+            del self.files[name]
+
+
+# -- the store ----------------------------------------------------------------------------------------------------
+
+
+class CheckpointStore:
+    """Versions of one stage's state on this host's disk: ``state/`` holds files, ``manifests/`` says which belong
+    to which epoch. ``state/`` of the newest version is a checkpoint folder that Spark can open in place."""
+
+    def __init__(self, folder: Path, *, clear: bool = False) -> None:
+        self.folder = folder
+        self.state = folder / "state"
+        self._manifests = folder / "manifests"
+        self._incoming = folder / "incoming"
+        if clear:
+            shutil.rmtree(folder, ignore_errors=True)
+        for path in (self.state, self._manifests, self._incoming):
+            path.mkdir(parents=True, exist_ok=True)
+        newest = self.versions()[-1:]
+        self._files: dict[str, tuple[int, str]] = (
+            {k: (v[0], v[1]) for k, v in self._read(newest[0])["files"].items()} if newest else {}
+        )
+
+    def versions(self) -> list[int]:
+        return sorted(int(p.stem) for p in self._manifests.glob("*.json"))
+
+    def paste(self, header: dict[str, Any], body: bytes) -> int | None:
+        """Apply one part. Returns the epoch once its last part made the version whole and durable.
+        Raises OSError when the disk refuses and CheckpointDamaged when what came is not what was sent."""
+        if header.get("zipped"):
+            text, _, body = zlib.decompress(body).partition(b"\n")
+            entries = json.loads(text)
+        else:
+            entries = header["files"]
+        position = 0
+        for name, offset, length, *final in entries:
+            target = self._inside(self._incoming, name)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with open(target, "r+b" if offset else "wb") as file:
+                file.seek(offset)
+                file.write(body[position : position + length])
+                file.flush()
+                if final:
+                    os.fsync(file.fileno())
+            position += length
+            if final:
+                size, expected = final
+                if target.stat().st_size != size or digest(target.read_bytes()) != expected:
+                    raise CheckpointDamaged(f"{name} arrived damaged")
+                place = self._inside(self.state, name)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                target.rename(place)
+                self._files[name] = (size, expected)
+        if "manifest" not in header:
+            return None
+        for name in header["drop"]:
+            self._files.pop(name, None)
+        return self._finish(header["manifest"])
+
+    def _finish(self, about: dict[str, Any]) -> int:
+        epoch = int(about["epoch"])
+        temporary = self._incoming / "manifest"
+        with open(temporary, "w") as file:
+            json.dump({**about, "files": self._files}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(self._manifests / f"{epoch}.json")
+        versions = self.versions()
+        stale, kept = versions[:-VERSIONS_KEPT], versions[-VERSIONS_KEPT:]
+        if stale:
+            dropped = {name for v in stale for name in self._read(v)["files"]}
+            wanted = {name for v in kept for name in self._read(v)["files"]}
+            for name in dropped - wanted:
+                self._inside(self.state, name).unlink(missing_ok=True)
+            for version in stale:
+                (self._manifests / f"{version}.json").unlink()
+        return epoch
+
+    def restore(self) -> tuple[dict[str, Any] | None, list[str]]:
+        """Make ``state/`` exactly the newest undamaged version. Returns its manifest (None when there is none) and
+        what to tell the user about versions that had to be passed over."""
+        complaints: list[str] = []
+        for version in reversed(self.versions()):
+            try:
+                manifest = self._read(version)
+                for name, (size, expected) in manifest["files"].items():
+                    self._verify(name, size, expected)
+            except (OSError, ValueError, KeyError, CheckpointDamaged) as error:
+                complaints.append(f"checkpoint of epoch {version} is damaged ({error}); using an older version")
+                (self._manifests / f"{version}.json").unlink(missing_ok=True)
+                continue
+            self._files = {k: (v[0], v[1]) for k, v in manifest["files"].items()}
+            self._keep_only(set(manifest["files"]))
+            return manifest, complaints
+        return None, complaints
+
+    def clone(self, target: Path) -> CheckpointStore:
+        """The newest version again in ``target``, as hard links: files here never change, they only come and go."""
+        copy = CheckpointStore(target, clear=True)
+        versions = self.versions()
+        if versions:
+            for name in self._files:
+                place = copy._inside(copy.state, name)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                os.link(self._inside(self.state, name), place)
+            shutil.copy(self._manifests / f"{versions[-1]}.json", copy._manifests)
+            copy._files = dict(self._files)
+        return copy
+
+    def forget(self) -> None:
+        """The files now belong to a running query; this store no longer vouches for any version."""
+        for manifest in self._manifests.glob("*.json"):
+            manifest.unlink()
+        self._files = {}
+
+    def _verify(self, name: str, size: int, expected: str) -> None:
+        path = self._inside(self.state, name)
+        data = path.read_bytes()
+        if len(data) != size or digest(data) != expected:
+            raise CheckpointDamaged(f"{name} does not match its hash")
+
+    def _keep_only(self, names: set[str]) -> None:
+        for root, _dirs, files in os.walk(self.state):
+            for file in files:
+                path = Path(root, file)
+                relative = str(path.relative_to(self.state))
+                # The running (armed) query has written its own metadata file; it must not lose it.
+                if relative not in names and relative != "metadata":
+                    path.unlink()
+
+    def _read(self, version: int) -> dict[str, Any]:
+        manifest = json.loads((self._manifests / f"{version}.json").read_text())
+        if not isinstance(manifest, dict):
+            raise ValueError("manifest is not an object")
+        return manifest
+
+    def _inside(self, root: Path, name: str) -> Path:
+        """A path below ``root``; a name that would leave it is an attack or a bug."""
+        path = root / name
+        if os.path.isabs(name) or ".." in Path(name).parts:
+            raise CheckpointDamaged(f"illegal file name {name!r}")
+        return path

@@ -1,0 +1,102 @@
+"""Hosts as processes on this machine: start, signal, end. Only processes started here are ever touched."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+from understudy.runtime.spark_io import TOKEN_VARIABLE
+
+
+class LocalHosts:
+    def __init__(
+        self, folder: Path, *, coordinator: str, token: str, master: str = "local[*]",
+        settings: dict[str, str] | None = None, queue_bytes: int = 256 << 20,
+    ) -> None:  # fmt: skip
+        self._folder = folder
+        self._coordinator = coordinator
+        self._token = token
+        self._arguments = ["--master", master, "--queue-mb", str(queue_bytes >> 20)]
+        for key, value in (settings or {}).items():
+            self._arguments += ["--conf", f"{key}={value}"]
+        self.processes: dict[str, psutil.Process] = {}
+
+    def start(self, name: str) -> None:
+        home = self._folder / "hosts" / name
+        home.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "understudy", "host", "--name", name, "--folder", str(home),
+                   "--coordinator", self._coordinator, *self._arguments]  # fmt: skip
+        environment = {**os.environ, TOKEN_VARIABLE: self._token, "PYTHONUNBUFFERED": "1", "SPARK_LOCAL_IP": "127.0.0.1"}
+        with open(home / "host.log", "ab") as log:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
+            )
+        self.processes[name] = psutil.Process(process.pid)
+
+    def adopt(self, pids: dict[str, int]) -> None:
+        """Hosts of an earlier run that still live."""
+        for name, pid in pids.items():
+            try:
+                process = psutil.Process(pid)
+                if "understudy" in process.cmdline() and name in process.cmdline():
+                    self.processes[name] = process
+            except psutil.Error:
+                continue
+
+    def signal(self, name: str, number: signal.Signals) -> float:
+        """Signal the host and everything below it, as when a machine dies or freezes. Returns the instant."""
+        process = self.processes[name]
+        victims = [process, *process.children(recursive=True)]
+        at = time.time()
+        for victim in victims:
+            try:
+                victim.send_signal(number)
+            except psutil.NoSuchProcess:
+                continue
+        return at
+
+    def alive(self) -> list[str]:
+        return [n for n, p in self.processes.items() if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+    def end(self, timeout_s: float = 3.0) -> None:
+        """Wait for hosts that were told to exit; end what is left."""
+        victims: list[psutil.Process] = []
+        for process in self.processes.values():
+            try:
+                victims += [process, *process.children(recursive=True)]
+            except psutil.NoSuchProcess:
+                continue
+        _, left = psutil.wait_procs(victims, timeout=timeout_s)
+        for process in left:
+            try:
+                process.kill()
+            except psutil.NoSuchProcess:
+                continue
+        psutil.wait_procs(left, timeout=5)
+        self.processes.clear()
+
+
+def token_of(folder: Path) -> str:
+    """The job's token, made on first use and readable by the owner only."""
+    path = folder / "token"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_urlsafe(24))
+    return path.read_text().strip()
+
+
+def coordinator_of(folder: Path) -> str | None:
+    try:
+        return str(json.loads((folder / "coordinator.json").read_text())["address"])
+    except (OSError, ValueError, KeyError):
+        return None

@@ -1,0 +1,455 @@
+"""The job's owner: it watches hosts, decides with ``core.failover`` who runs what, and keeps a journal of it.
+
+All decisions pass through one lock and one pair of machines. The journal is written before a plan is sent, so a
+coordinator that is killed and started again sends the same plan and goes on; the job does not stop meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow.flight as flight
+
+from understudy.core import detection, failover
+from understudy.core.failover import Failover, Plan, UnitPlan
+from understudy.errors import HostsUnavailable, JobError, SetupError, StageFailed, UnderstudyError
+from understudy.job import Job, load
+from understudy.runtime import wire
+
+
+@dataclass(frozen=True)
+class CoordinatorConfig:
+    job_file: Path
+    folder: Path
+    """State folder of the job: journal, events, and the folders of local hosts."""
+    token: str
+    listen: str = "127.0.0.1:0"
+    heartbeat_s: float = 0.25
+    heartbeat_misses: int = 4
+    """A busy 2-core machine can keep a healthy process waiting for half a second; a false alarm is harmless but
+    costs a takeover. A killed process is noticed by its broken connection, long before."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Sent to hosts with the job: ``sink_root``, ``replay``."""
+    tls: wire.Tls | None = None
+
+
+class Journal:
+    """The last plan and where everybody was, replaced as a whole and atomically."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read(self) -> dict[str, Any] | None:
+        try:
+            return json.loads(self._path.read_text())
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise SetupError(f"{self._path} is damaged ({error}); start over with --fresh") from None
+
+    def write(self, content: dict[str, Any]) -> None:
+        temporary = self._path.with_suffix(".tmp")
+        with open(temporary, "w") as file:
+            json.dump(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(self._path)
+
+
+class Coordinator:
+    def __init__(self, config: CoordinatorConfig, on_event: Callable[[dict[str, Any]], None] | None = None) -> None:
+        self.config = config
+        self.job: Job = load(config.job_file)
+        self.topology = self.job.topology()
+        self.journal = Journal(config.folder / "journal.json")
+        self.events: list[dict[str, Any]] = []
+        self.hosts: dict[str, str] = {}
+        self.pids: dict[str, int] = {}
+        self.failure: UnderstudyError | None = None
+        self.go = False
+        self.changed = threading.Condition(threading.RLock())
+        self.failover = Failover(self.topology)
+        self.detector = detection.Detector(interval_s=config.heartbeat_s, misses=config.heartbeat_misses)
+        self.pulses: dict[str, list[Any]] = {}
+        self.meter = wire.Meter()
+        self.started: dict[str, int] = {}
+        """Stage -> generation whose query is running."""
+        self.armed: dict[str, int] = {}
+        self._ready: set[tuple[str, int, str, str]] = set()
+        self._holds: dict[str, dict[str, int]] = {}
+        self._on_event = on_event
+        self._ident = uuid.uuid4().hex
+        self._begun = False
+        self._closed = False
+        self._peers: dict[str, wire.Peer] = {}
+        self._watching: set[str] = set()
+        self._pool = ThreadPoolExecutor(max_workers=32, thread_name_prefix="coordinator")
+        config.folder.mkdir(parents=True, exist_ok=True)
+        service = wire.Service(calls={"join": self._on_join, "report": self._on_report, "status": self._on_status})
+        self.server = wire.Server(config.listen, config.token, service, config.tls)
+        self.address = self.server.address
+        address_file = config.folder / "coordinator.json"
+        address_file.write_text(json.dumps({"address": self.address, "pid": os.getpid(), "job": self.job.name}))
+        threading.Thread(target=self._tick, name="detector", daemon=True).start()
+
+    # -- begin, adopt, stop -------------------------------------------------------------------------------------------
+
+    def adopt(self) -> bool:
+        """Take over a job that still runs from before this coordinator was killed. False when nothing runs."""
+        journal = self.journal.read()
+        if not journal or journal["state"] != "running":
+            return False
+        for host, address in journal["hosts"].items():
+            peer = self._peer(address)
+            try:
+                status = peer.call("status", timeout_s=2)
+            except flight.FlightError:
+                continue
+            if status.header["stages"]:
+                break
+        else:
+            return False
+        with self.changed:
+            self.failover.adopt(_plan(journal))
+            self.hosts, self.pids = journal["hosts"], journal["pids"]
+            self._ident = journal["ident"]
+            self._begun = self.go = True
+            self.started = {s: self.failover.plan.units[u].generation for s, u in self.topology.unit_of.items()}
+            for host in self.hosts:
+                self.failover.alive[host] = {}
+        self.say("adopted", f"took over the running job with {len(self.hosts)} hosts")
+        for host, address in list(self.hosts.items()):
+            self._watch(host, address, joined=False)
+        return True
+
+    def wait_for_hosts(self, count: int, timeout_s: float = 90.0) -> None:
+        with self.changed:
+            if not self.changed.wait_for(lambda: len(self.failover.alive) >= count or self.failure, timeout_s):
+                raise HostsUnavailable(f"only {len(self.failover.alive)} of {count} hosts came within {timeout_s:.0f} s; "
+                                       f"see {self.config.folder}/hosts/*/host.log")  # fmt: skip
+            self._raise_failure()
+
+    def check(self) -> None:
+        """Let a host build every stage, so that a mistake in the job shows before anything runs."""
+        with self.changed:
+            pins = {h for u in self.topology.units.values() for h in (u.primary, u.standby) if h}
+            unknown = sorted(pins - set(self.hosts))
+            address = next(iter(self.hosts.values()))
+        if unknown:
+            raise JobError(f"the job asks for unknown host {', '.join(unknown)}; hosts are: {', '.join(sorted(self.hosts))}")
+        reply = self._peer(address).call("check", timeout_s=120)
+        if reply.refused:
+            kind = SetupError if reply.header.get("exit_code") == 3 else JobError
+            raise kind(reply.header["text"])
+
+    def begin(self) -> None:
+        """Place all units: anew, or where a stopped job left its checkpoints."""
+        journal = self.journal.read()
+        resume = journal is not None
+        with self.changed:
+            if journal is not None:
+                old = _plan(journal)
+                self.failover.adopt(Plan(serial=old.serial, units=old.units))
+                known = set(journal["plan"]["units"])
+                if known != set(self.topology.units):
+                    raise JobError(f"the job's units changed from {sorted(known)} to {sorted(self.topology.units)} since it "
+                                   "stopped; start over with --fresh")  # fmt: skip
+                self._require_holds(journal["state"] == "stopped")
+            self._begun = True
+            clean = journal is not None and journal["state"] == "stopped"
+            self._handle(failover.Begin(resume=resume, clean=clean))
+        if resume:
+            self.say("resumed", "goes on where it stopped" if clean else "goes on from the last checkpoints")
+
+    def _require_holds(self, clean: bool) -> None:
+        for name, unit in self.topology.units.items():
+            held = any(name in holds for holds in self.failover.alive.values())
+            if not held and (unit.protected or clean):
+                raise HostsUnavailable(f"no host holds a checkpoint of unit {name!r}; bring back the host folders of the "
+                                       "stopped job, or start over with --fresh")  # fmt: skip
+
+    def wait_until_running(self, timeout_s: float = 120.0, *, armed: bool = False) -> None:
+        """Until every stage's query runs and sources were let go; with ``armed``, until every standby is armed."""
+
+        def there() -> bool:
+            return self.failure is not None or (self.go and (not armed or self._all_armed()))
+
+        with self.changed:
+            if not self.changed.wait_for(there, timeout_s):
+                raise HostsUnavailable(f"the job did not start within {timeout_s:.0f} s; see "
+                                       f"{self.config.folder}/hosts/*/host.log")  # fmt: skip
+            self._raise_failure()
+
+    def _all_armed(self) -> bool:
+        for stage, unit in self.topology.unit_of.items():
+            plan = self.failover.plan.units[unit]
+            if self.topology.stages[stage].inputs and plan.standby and self.armed.get(stage) != plan.generation:
+                return False
+        return all(p.ready for u, p in self.failover.plan.units.items() if p.standby)
+
+    def drain(self, timeout_s: float = 60.0) -> bool:
+        """Let everything in flight finish and take the last checkpoints. True when it all was done in time."""
+        deadline = time.monotonic() + timeout_s
+        replies = self._broadcast("drain", {})
+        sources = [n for n, s in self.topology.stages.items() if not s.inputs]
+        produced = [r["produced"][n] for r in replies.values() for n in sources if n in r.get("produced", {})]
+        while produced and time.monotonic() < deadline and self.failure is None:
+            replies = self._broadcast("drain", {"final": min(produced)})
+            if replies and all(r.get("done") for r in replies.values()):
+                self._write_journal("stopped")
+                return True
+            time.sleep(0.1)
+        return False
+
+    def close(self, *, exit_hosts: bool = True) -> None:
+        with self.changed:
+            self._closed = True
+            self.changed.notify_all()
+        if exit_hosts:
+            self._broadcast("exit", {})
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self.server.shutdown()
+
+    # -- hosts --------------------------------------------------------------------------------------------------------
+
+    def _on_join(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
+        host, address = header["host"], header["address"]
+        with self.changed:
+            if host in self._watching and self.hosts.get(host) == address:
+                return {}
+            self.hosts[host] = address
+            self.pids[host] = header["pid"]
+            self._holds[host] = header["holds"]
+        self._watch(host, address, joined=True)
+        return {}
+
+    def _watch(self, host: str, address: str, *, joined: bool) -> None:
+        with self.changed:
+            self._watching.add(host)
+        threading.Thread(target=self._follow, args=(host, address, joined), name=f"watch {host}", daemon=True).start()
+
+    def _follow(self, host: str, address: str, joined: bool) -> None:
+        """Read a host's pulses until its connection breaks."""
+        peer = self._peer(address)
+        reason = "the connection broke"
+        try:
+            self._send_job(peer)
+            first = True
+            for message in peer.stream({"get": "pulse", "interval_s": self.config.heartbeat_s}):
+                if self._closed:
+                    return
+                with self.changed:
+                    self.pulses[host] = json.loads(message)
+                    event = detection.Connected(host) if first else detection.Beat(host)
+                    effects = self.detector.handle(event, time.monotonic())
+                    if first and (joined or host not in self.failover.alive):
+                        effects = []
+                        self._handle(failover.HostJoined(host, self._unit_holds(host)))
+                    elif first:
+                        self._publish(self.failover.plan, only=host)
+                    self._detected(effects)
+                    first = False
+                    self.changed.notify_all()
+        except (flight.FlightError, OSError, ValueError) as error:
+            if isinstance(error, ValueError):
+                reason = f"it sent nonsense ({error})"
+        finally:
+            peer.close()
+        with self.changed:
+            self._watching.discard(host)
+            if self._closed or self.hosts.get(host) != address:
+                return
+            effects = self.detector.handle(detection.Broken(host, reason), time.monotonic())
+            self._detected(effects or [detection.Failed(host, reason)])
+
+    def _send_job(self, peer: wire.Peer) -> None:
+        file = self.config.job_file
+        header = {"ident": self._ident, "file": file.name, "directory": str(file.parent.resolve()), **self.config.options}
+        reply = peer.call("job", header, file.read_bytes(), timeout_s=20)
+        if reply.refused:
+            self._fail(JobError(reply.header["text"]))
+
+    def _unit_holds(self, host: str) -> dict[str, int]:
+        """A host holds a unit when it holds all of its stages; the unit is then as old as the oldest of them."""
+        stages = self._holds.get(host, {})
+        return {
+            name: min(stages[s] for s in unit.stages)
+            for name, unit in self.topology.units.items()
+            if all(s in stages for s in unit.stages)
+        }
+
+    def _tick(self) -> None:
+        while not self._closed:
+            with self.changed:
+                self._detected(self.detector.handle(detection.Tick(), time.monotonic()))
+                deadline = self.detector.next_deadline()
+                wait = self.config.heartbeat_s if deadline is None else max(0.01, deadline - time.monotonic())
+                self.changed.wait(wait)
+
+    def _detected(self, effects: list[detection.Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, detection.Failed):
+                self._handle(failover.HostLost(effect.host, effect.reason))
+            elif isinstance(effect, detection.Returned) and effect.host not in self.failover.alive:
+                self.say("returned", f"{effect.host} answers again", host=effect.host)
+                self._handle(failover.HostJoined(effect.host))
+
+    # -- decisions ------------------------------------------------------------------------------------------------------
+
+    def _handle(self, event: failover.Event) -> None:
+        """Feed the machine and carry out its orders. Holds the lock; sending happens on other threads."""
+        with self.changed:
+            for effect in self.failover.handle(event, time.monotonic()):
+                if isinstance(effect, failover.Publish):
+                    if self._begun:
+                        self._write_journal("running")
+                        self._publish(effect.plan)
+                elif isinstance(effect, failover.Say):
+                    self.say(effect.kind, effect.text, unit=effect.unit, host=effect.host)
+                else:
+                    text = (f"stage {effect.stage!r} threw at epoch {effect.epoch}: {effect.cause}. The job stopped there; "
+                            "fix the code and run it again: it goes on with nothing lost.")  # fmt: skip
+                    self._fail(StageFailed(text))
+            self.changed.notify_all()
+
+    def _publish(self, plan: Plan, only: str | None = None) -> None:
+        header = {"serial": plan.serial, "hosts": dict(self.hosts), "go": self.go,
+                  "units": {name: asdict(unit) for name, unit in plan.units.items()}}  # fmt: skip
+        for host in self.failover.alive:
+            if only in (None, host):
+                self._pool.submit(self._send_plan, self._peer(self.hosts[host]), header)
+
+    def _send_plan(self, peer: wire.Peer, header: dict[str, Any]) -> None:
+        try:
+            peer.call("plan", header, timeout_s=10)
+        except flight.FlightError:
+            pass  # its connection is watched; when it is back it is sent the newest plan
+
+    def _write_journal(self, state: str) -> None:
+        with self.changed:
+            plan = self.failover.plan
+            content = {"plan": {"serial": plan.serial, "units": {n: asdict(u) for n, u in plan.units.items()}},
+                       "hosts": self.hosts, "pids": self.pids, "state": state, "ident": self._ident,
+                       "address": self.address}  # fmt: skip
+            self.journal.write(content)
+
+    def _on_report(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
+        kind, stage, unit = header["kind"], header.get("stage"), header.get("unit", "")
+        generation, host = header.get("generation", 0), header["host"]
+        with self.changed:
+            if kind == "standby-ready":
+                self._ready.add((unit, generation, host, stage))
+                if all((unit, generation, host, s) in self._ready for s in self.topology.units[unit].stages):
+                    self._handle(failover.StandbyReady(unit, generation, host))
+            elif kind == "standby-unusable":
+                self._handle(failover.StandbyUnusable(unit, generation, host, header["cause"]))
+            elif kind == "threw":
+                self._handle(failover.StageThrew(unit, generation, stage, header["epoch"], header["cause"]))
+            elif kind == "resumed":
+                self.started[stage] = generation
+                self.say("running", f"{stage} runs on {host} after epoch {header['epoch']}", unit=unit, host=host, t=header["t"])
+                self._maybe_go()
+            elif kind == "armed":
+                self.armed[stage] = generation
+                self.say("armed", f"{stage}: standby armed on {host}", unit=unit, host=host)
+            elif kind == "fenced":
+                self.say("fenced", f"{stage} on {host} found itself fenced and stopped", unit=unit, host=host)
+            elif kind == "damaged":
+                self.say("damaged", header["text"], unit=unit, host=host)
+            elif kind == "gone":
+                text = (f"stage {stage!r} needs epoch {header['epoch']} of {header['stream']!r}, which nobody has any more; "
+                        "more hosts failed at once than the job was protected against")  # fmt: skip
+                self._fail(HostsUnavailable(text))
+            elif kind == "spark-failed":
+                self._fail(SetupError(f"Spark did not start on {host}: {header['cause']}"))
+            self.changed.notify_all()
+        return {}
+
+    def _maybe_go(self) -> None:
+        inner = [s for s, shape in self.topology.stages.items() if shape.inputs]
+        plan = self.failover.plan.units
+        if not self.go and all(self.started.get(s) == plan[self.topology.unit_of[s]].generation for s in inner):
+            self.go = True
+            self.say("go", "every stage runs; sources are let go")
+            self._handle_republish()
+
+    def _handle_republish(self) -> None:
+        self._publish(self.failover.plan)
+
+    # -- telling --------------------------------------------------------------------------------------------------------
+
+    def say(self, kind: str, text: str, *, t: float | None = None, **about: Any) -> None:
+        event = {"t": t or time.time(), "kind": kind, "text": text, **{k: v for k, v in about.items() if v is not None}}
+        with self.changed:
+            self.events.append(event)
+            with open(self.config.folder / "events.jsonl", "a") as file:
+                file.write(json.dumps(event) + "\n")
+            self.changed.notify_all()
+        if self._on_event:
+            self._on_event(event)
+
+    def _fail(self, error: UnderstudyError) -> None:
+        with self.changed:
+            if self.failure is None:
+                self.failure = error
+            self.changed.notify_all()
+
+    def _raise_failure(self) -> None:
+        if self.failure:
+            raise self.failure
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Until ``timeout_s`` has passed; raises as soon as the job has failed."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.failure is not None, timeout_s)
+            self._raise_failure()
+
+    def _on_status(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
+        return self.status()
+
+    def status(self) -> dict[str, Any]:
+        with self.changed:
+            alive = set(self.failover.alive)
+            units = {n: asdict(u) for n, u in self.failover.plan.units.items()}
+            hosts = {h: {"address": a, "pid": self.pids.get(h), "alive": h in alive} for h, a in self.hosts.items()}
+            recent = self.events[-20:]
+        details = self._broadcast("status", {})
+        for host, detail in details.items():
+            hosts[host] |= detail
+        own = self.meter.snapshot()
+        total = {c: own[c] + sum(d["bytes"][c] for d in details.values()) for c in wire.CATEGORIES}
+        return {"job": self.job.name, "go": self.go, "units": units, "hosts": hosts, "events": recent, "bytes": total}
+
+    def _broadcast(self, action: str, header: dict[str, Any]) -> dict[str, dict[str, Any]]:
+        with self.changed:
+            peers = {host: self._peer(self.hosts[host]) for host in self.failover.alive}
+
+        def one(peer: wire.Peer) -> dict[str, Any] | None:
+            try:
+                return peer.call(action, header, timeout_s=10).header
+            except flight.FlightError:
+                return None
+
+        with ThreadPoolExecutor(max_workers=max(1, len(peers))) as pool:
+            answers = dict(zip(peers, pool.map(one, peers.values()), strict=True))
+        return {host: answer for host, answer in answers.items() if answer is not None}
+
+    def _peer(self, address: str) -> wire.Peer:
+        with self.changed:
+            if address not in self._peers:
+                self._peers[address] = wire.Peer(address, self.config.token, self.meter, self.config.tls)
+            return self._peers[address]
+
+
+def _plan(journal: dict[str, Any]) -> Plan:
+    plan = journal["plan"]
+    return Plan(serial=plan["serial"], units={name: UnitPlan(**unit) for name, unit in plan["units"].items()})

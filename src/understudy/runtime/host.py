@@ -1,0 +1,601 @@
+"""A host: one process standing for one machine, with a Flight server, the queues, and one SparkSession.
+
+It is sent whole plans and makes itself agree with the newest: becomes primary, standby or neither of each unit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections import Counter, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from understudy.errors import JobError, SetupError, UnderstudyError
+from understudy.job import Job, load
+from understudy.runtime import wire
+from understudy.runtime.checkpoints import CheckpointStore
+from understudy.runtime.payloads import Payloads
+from understudy.runtime.source import EntryLog, SourceStage, StandbySource
+from understudy.runtime.spark import Plans, start_session
+from understudy.runtime.spark_io import TLS_VARIABLE, TOKEN_VARIABLE
+from understudy.runtime.spark_source import SparkSourceStage
+from understudy.runtime.stage import POLL_S, PrimaryStage, Stream
+from understudy.runtime.standby import StandbyStage
+from understudy.sinks import AnySink, FolderSink
+from understudy.sources import SparkSource
+
+ORPHAN_S = 600.0
+"""A host that has not heard from any coordinator for this long ends itself, so that none is left behind for ever.
+Shorter would end a job whose coordinator is being repaired."""
+
+
+@dataclass(frozen=True)
+class HostConfig:
+    name: str
+    folder: Path
+    coordinator: str
+    token: str
+    listen: str = "127.0.0.1:0"
+    master: str = "local[*]"
+    settings: dict[str, str] = field(default_factory=dict)
+    """Spark settings that override Understudy's."""
+    queue_bytes: int = 256 << 20
+    tls: wire.Tls | None = None
+
+
+class Host:
+    def __init__(self, config: HostConfig) -> None:
+        self.config = config
+        self.name = config.name
+        self.folder = config.folder
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.changed = threading.Condition(threading.RLock())
+        self.meter = wire.Meter()
+        self.payloads = Payloads(self.folder / "queues", memory_bytes_max=config.queue_bytes)
+        self.rows: Counter[str] = Counter()
+        self.cores = os.cpu_count() or 1
+        self.armed_standbys = True
+        self.job: Job = Job("none-yet")
+        self.plan: dict[str, Any] = {}
+        self.serial = -1
+        self.go = False
+        self.draining = False
+        self.hosts: dict[str, str] = {}
+        self.replay: dict[str, list[Any]] = {}
+        self.options: dict[str, Any] = {}
+        self.stages: dict[str, Any] = {}
+        self.shutdown = threading.Event()
+        self._peers: dict[str, wire.Peer] = {}
+        self._plans: Plans | None = None
+        self._spark: Any = None
+        self._spark_error: str | None = None
+        self._reports: deque[dict[str, Any]] = deque()
+        self._watched_at = time.monotonic()
+        self._watchers = 0
+        self._coordinator = wire.Peer(config.coordinator, config.token, self.meter, config.tls)
+        self._reconcile_lock = threading.Lock()
+        os.environ[TOKEN_VARIABLE] = config.token
+        if config.tls:
+            os.environ[TLS_VARIABLE] = json.dumps([config.tls.cert, config.tls.key, config.tls.ca])
+        service = wire.Service(
+            calls={
+                "job": self._on_job, "plan": self._on_plan, "check": self._on_check, "ack": self._on_ack,
+                "paste": self._on_paste, "entries": self._on_entries, "arm": self._on_arm, "initial": self._on_initial,
+                "grant": self._on_grant, "parts": self._on_parts, "drain": self._on_drain, "status": self._on_status,
+                "position": self._on_position, "recorded": self._on_recorded, "reset": self._on_reset,
+                "exit": self._on_exit,
+            },
+            gets={"epoch": self._get_epoch, "peek": self._get_peek, "input": self._get_input, "pulse": self._get_pulse},
+        )  # fmt: skip
+        self.server = wire.Server(config.listen, config.token, service, config.tls)
+        self.address = self.server.address
+
+    # -- life -------------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        for work in (self._start_spark, self._membership, self._send_reports):
+            threading.Thread(target=work, name=work.__name__, daemon=True).start()
+        self.shutdown.wait()
+
+    def _start_spark(self) -> None:
+        try:
+            local = self.folder / "spark"
+            shutil.rmtree(local, ignore_errors=True)
+            local.mkdir(parents=True)
+            self._spark = start_session(
+                f"understudy-{self.name}", master=self.config.master, settings=self.config.settings, local_dir=local
+            )
+        except Exception as error:
+            traceback.print_exc()
+            self._spark_error = str(error).splitlines()[0]
+            self.report("spark-failed", cause=self._spark_error)
+        with self.changed:
+            self.changed.notify_all()
+
+    def wait_for_spark(self) -> Any:
+        with self.changed:
+            self.changed.wait_for(lambda: self._spark is not None or self._spark_error is not None)
+        if self._spark is None:
+            raise SetupError(f"Spark did not start on {self.name}: {self._spark_error}")
+        return self._spark
+
+    def wait_for_plans(self) -> Plans:
+        spark = self.wait_for_spark()
+        with self.changed:
+            if self._plans is None:
+                self._plans = Plans(spark, self.job, self.address)
+            return self._plans
+
+    def _membership(self) -> None:
+        """Join the coordinator, and join again whenever nobody has been watching."""
+        refused = 0
+        while not self.shutdown.is_set():
+            if self._watchers == 0:
+                header = {"host": self.name, "address": self.address, "holds": self._holds(), "pid": os.getpid(),
+                          "serial": self.serial}  # fmt: skip
+                try:
+                    self._coordinator.call("join", header, timeout_s=5)
+                except flight.FlightError as error:
+                    if wire.is_refused(error):
+                        refused += 1
+                        if refused >= 3:
+                            print(f"the coordinator at {self.config.coordinator} refused this host: {error}", flush=True)
+                            self._end(4)
+                    self._coordinator.close()
+            if self._watchers == 0 and time.monotonic() - self._watched_at > ORPHAN_S:
+                print(f"no coordinator for {ORPHAN_S:.0f} s; ending", flush=True)
+                self._end(6)
+            self.shutdown.wait(0.3)
+
+    def _end(self, code: int) -> None:
+        """End this process and all of its children, at once: Spark's own shutdown can hang on a busy query."""
+        self.shutdown.set()
+        for child in psutil.Process().children(recursive=True):
+            try:
+                child.kill()
+            except psutil.NoSuchProcess:
+                pass
+        os._exit(code)
+
+    # -- telling the coordinator --------------------------------------------------------------------------------------
+
+    def report(self, kind: str, **about: Any) -> None:
+        """Tell the coordinator, now or as soon as there is one."""
+        with self.changed:
+            self._reports.append({"kind": kind, "host": self.name, "t": time.time(), **about})
+            self.changed.notify_all()
+
+    def _send_reports(self) -> None:
+        while True:
+            with self.changed:
+                self.changed.wait_for(lambda: bool(self._reports))
+                report = self._reports[0]
+            try:
+                self._coordinator.call("report", report, timeout_s=5)
+            except flight.FlightError:
+                time.sleep(0.2)
+                continue
+            with self.changed:
+                self._reports.popleft()
+
+    def _get_pulse(self, request: dict[str, Any]) -> flight.FlightDataStream:
+        schema = pa.schema([("beat", pa.int8())])
+        beat = pa.record_batch([pa.array([], pa.int8())], schema=schema)
+        interval_s = float(request["interval_s"])
+
+        def beats() -> Iterator[Any]:
+            self._watchers += 1
+            try:
+                while not self.shutdown.is_set():
+                    yield beat, json.dumps(self.pulse(), separators=(",", ":")).encode()
+                    self.shutdown.wait(interval_s)
+            finally:
+                self._watchers -= 1
+                self._watched_at = time.monotonic()
+
+        return flight.GeneratorStream(schema, beats())
+
+    def pulse(self) -> list[Any]:
+        """Kept tiny: it is sent several times a second. ``status`` has the rest."""
+        with self.changed:
+            produced = {n: s.output.queue.next - 1 for n, s in self.stages.items() if hasattr(s, "output")}
+            return [produced, sum(self.rows.values())]
+
+    # -- plans --------------------------------------------------------------------------------------------------------
+
+    def _on_job(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
+        """The job's code and options. A host runs one job at a time."""
+        if header["ident"] == self.options.get("ident"):
+            return {}
+        folder = self.folder / "job"
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / header["file"]
+        path.write_bytes(body)
+        if header.get("directory"):
+            sys.path.insert(0, header["directory"])
+        try:
+            job = load(path)
+        except JobError as error:
+            return {"refused": "job", "text": str(error)}
+        with self.changed:
+            self.job, self.topology = job, job.topology()
+            self.options = header
+            self.replay = header.get("replay") or {}
+            self._plans = None
+            self.rows.clear()
+        return {}
+
+    def _on_check(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
+        """Build every stage once, so that mistakes show before anything runs."""
+        try:
+            plans = self.wait_for_plans()
+            return {"schemas": {name: plans.schema(name).simpleString() for name in self.job.stages}}
+        except UnderstudyError as error:
+            return {"refused": "job", "text": str(error), "exit_code": error.exit_code}
+
+    def _on_plan(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
+        with self.changed:
+            if header["serial"] < self.serial:
+                return {"refused": "stale"}
+            self.serial, self.plan, self.hosts = header["serial"], header["units"], header["hosts"]
+            self.go = self.go or header["go"]
+            self.changed.notify_all()
+        threading.Thread(target=self._reconcile, daemon=True).start()
+        return {}
+
+    def _reconcile(self) -> None:
+        with self._reconcile_lock:
+            with self.changed:
+                plan = dict(self.plan)
+            for unit, wanted in plan.items():
+                for stage in self.topology.units[unit].stages:
+                    try:
+                        self._agree(unit, stage, wanted)
+                    except Exception as error:
+                        traceback.print_exc()
+                        self.report("threw", stage=stage, unit=unit, generation=wanted["generation"], epoch=-1,
+                                    cause=f"cannot start on {self.name}: {error}")  # fmt: skip
+
+    def _agree(self, unit: str, stage: str, wanted: dict[str, Any]) -> None:
+        mine = self.stages.get(stage)
+        generation = wanted["generation"]
+        if wanted["primary"] == self.name:
+            running = isinstance(mine, (PrimaryStage, SourceStage))
+            if not running or mine.generation < generation:
+                self._become_primary(unit, stage, mine, generation, wanted["start"])
+            self.stages[stage].set_standby(wanted["standby"])
+        elif wanted["standby"] == self.name:
+            keeps = isinstance(mine, (StandbyStage, StandbySource)) and mine.generation == generation
+            if not keeps and wanted["primary"] is not None:
+                self._discard(stage, mine)
+                self._become_standby(unit, stage, generation)
+        elif mine is not None:
+            self._discard(stage, mine)
+            shutil.rmtree(self._stage_folder(stage), ignore_errors=True)
+
+    def _stage_folder(self, stage: str) -> Path:
+        return self.folder / "stages" / stage
+
+    def _is_host_source(self, stage: str) -> bool:
+        source = self.job.stages[stage].source
+        return source is not None and not isinstance(source, SparkSource)
+
+    def _discard(self, stage: str, mine: Any) -> None:
+        if mine is None:
+            return
+        with self.changed:
+            self.stages.pop(stage, None)
+        mine.stop()
+
+    def _become_standby(self, unit: str, stage: str, generation: int) -> None:
+        folder = self._stage_folder(stage)
+        standby: Any
+        if self._is_host_source(stage):
+            log = EntryLog(folder / "entries.jsonl", clear=True)
+            standby = StandbySource(self, stage, unit=unit, generation=generation, log=log)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+            standby = StandbyStage(self, stage, unit=unit, generation=generation, folder=folder)
+        with self.changed:
+            self.stages[stage] = standby
+            self.changed.notify_all()
+
+    def _become_primary(self, unit: str, stage: str, mine: Any, generation: int, start: str) -> None:
+        folder = self._stage_folder(stage)
+        if isinstance(mine, (PrimaryStage, SourceStage)):
+            self._discard(stage, mine)  # fenced by its own next generation: begins again from what is held
+            mine = None
+        primary: Any
+        if self._is_host_source(stage):
+            if mine is not None:
+                mine.stop()
+                log = mine.log
+            else:
+                log = EntryLog(folder / "entries.jsonl", clear=start != "held")
+            primary = SourceStage(self, stage, unit=unit, generation=generation, log=log)
+        else:
+            manifest, query, state = self._held(stage, mine, folder, start)
+            if manifest is not None:
+                start_epoch, base = manifest["epoch"], manifest["base"]
+            elif start == "newest":
+                base = self._newest(stage)
+                start_epoch = base - 1
+            else:
+                start_epoch, base = -1, 0
+            kind = SparkSourceStage if self.job.stages[stage].source is not None else PrimaryStage
+            primary = kind(
+                self, stage, unit=unit, generation=generation, folder=folder, state=state,
+                start_epoch=start_epoch, base=base, query=query,
+            )  # fmt: skip
+        with self.changed:
+            self.stages[stage] = primary
+            self.changed.notify_all()
+        if mine is not None and not self._is_host_source(stage):
+            mine.release()
+        primary.start()
+
+    def _held(self, stage: str, mine: Any, folder: Path, start: str) -> tuple[dict[str, Any] | None, Any, Path]:
+        """What the new primary starts from: (manifest, armed query, checkpoint folder)."""
+        if isinstance(mine, StandbyStage):
+            manifest, query = mine.take_over()
+            return manifest, query, mine.store.state
+        if start != "held":
+            shutil.rmtree(folder, ignore_errors=True)
+            return None, None, folder / "state"
+        store = self._newest_store(stage)
+        if store is None:
+            return None, None, folder / "state"
+        manifest, complaints = store.restore()
+        for complaint in complaints:
+            self.report("damaged", stage=stage, text=f"{stage}: {complaint}")
+        self._check_schema(stage, manifest)
+        target = folder / f"held-{time.time_ns()}"
+        store.folder.rename(target)
+        store = CheckpointStore(target)
+        for other in folder.iterdir():
+            if other != target:
+                shutil.rmtree(other, ignore_errors=True)
+        store.clone(folder / "self")
+        store.forget()
+        return manifest, None, store.state
+
+    def _check_schema(self, stage: str, manifest: dict[str, Any] | None) -> None:
+        if manifest is None:
+            return
+        now = self.wait_for_plans().schema(stage).simpleString()
+        if now != manifest["schema"]:
+            raise JobError(f"the schema of stage {stage!r} has changed from {manifest['schema']} to {now} since its "
+                           "checkpoint; restore the old columns, rename the stage, or start over with --fresh")  # fmt: skip
+
+    def _newest_store(self, stage: str) -> CheckpointStore | None:
+        folder = self._stage_folder(stage)
+        stores = [CheckpointStore(p) for p in folder.iterdir() if (p / "manifests").is_dir()] if folder.is_dir() else []
+        stores = [s for s in stores if s.versions()]
+        return max(stores, key=lambda s: s.versions()[-1], default=None)
+
+    def _holds(self) -> dict[str, dict[str, int]]:
+        """Stage -> newest epoch of a whole checkpoint (or entry log) in this host's folder."""
+        root = self.folder / "stages"
+        holds: dict[str, Any] = {}
+        for folder in root.iterdir() if root.is_dir() else []:
+            if (folder / "entries.jsonl").exists():
+                with open(folder / "entries.jsonl", "rb") as file:
+                    holds[folder.name] = sum(1 for line in file if line.endswith(b"\n")) - 1
+            else:
+                store = self._newest_store(folder.name)
+                if store is not None:
+                    holds[folder.name] = store.versions()[-1]
+        return holds
+
+    def _newest(self, stage: str) -> int:
+        """Where a unit without protection starts anew: the oldest epoch that all its producers still have."""
+        firsts = []
+        for stream in self.job.stages[stage].inputs:
+            while True:
+                producer = self.primary_of_stream(stream)
+                try:
+                    if producer is not None:
+                        reply = self.peer(producer).call("position", {"stream": stream, "consumer": stage}, timeout_s=5)
+                        if not reply.refused:
+                            firsts.append(reply.header["next"])
+                            break
+                except flight.FlightError:
+                    pass
+                time.sleep(0.05)
+        return max(firsts)
+
+    # -- where things are ---------------------------------------------------------------------------------------------
+
+    def primary_of_stream(self, stream: str) -> str | None:
+        unit = self.plan.get(self.topology.unit_of[stream])
+        return None if unit is None else unit["primary"]
+
+    def peer(self, host: str) -> wire.Peer:
+        with self.changed:
+            address = self.hosts[host]
+            if address not in self._peers:
+                self._peers[address] = wire.Peer(address, self.config.token, self.meter, self.config.tls)
+            return self._peers[address]
+
+    def stream(self, name: str) -> Stream | None:
+        return getattr(self.stages.get(name), "output", None)
+
+    def sink(self, name: str) -> AnySink:
+        sink = next(s.sinks[name] for s in self.job.stages.values() if name in s.sinks)
+        root = self.options.get("sink_root")
+        if root:  # a drill: nothing may reach the user's real outputs, and everything must be comparable
+            return FolderSink(str(Path(root, name)), "parquet")
+        return sink
+
+    def resume_epoch_of_sink(self, stage: str, default: int) -> int:
+        """Sinks directly on a source start where the log starts; folder sinks skip what they have."""
+        return -1 if default >= 0 else default
+
+    def publish(self, stage: str, frame: Any, batch: int) -> None:
+        primary = self.stages.get(stage)
+        if isinstance(primary, PrimaryStage):
+            primary.publish(frame, batch)
+
+    # -- calls from other hosts -----------------------------------------------------------------------------------------
+
+    def _stale(self, header: dict[str, Any]) -> bool:
+        """True when the caller speaks for a generation that has been replaced."""
+        known = self.plan.get(header["unit"])
+        return known is not None and header["generation"] < known["generation"]
+
+    def _get_epoch(self, request: dict[str, Any]) -> flight.FlightDataStream:
+        stream = self.stream(request["stream"])
+        if self._stale(request):
+            return wire.epoch_stream(wire.EMPTY, {"refused": "fenced"})
+        if stream is None or request["consumer"] not in stream.queue.progress:
+            return wire.epoch_stream(wire.EMPTY, {"refused": "elsewhere"})
+        stream.ack(request["consumer"], request["acked"])
+        refusal, table = stream.take(request["consumer"], request["epoch"], POLL_S)
+        if table is None:
+            return wire.epoch_stream(wire.EMPTY, {"refused": refusal})
+        header = {"stream": request["stream"], "epoch": request["epoch"], "generation": stream.owner.generation,
+                  "rows": table.num_rows, "bytes": table.nbytes}  # fmt: skip
+        return wire.epoch_stream(table, header)
+
+    def _get_peek(self, request: dict[str, Any]) -> flight.FlightDataStream:
+        stream = self.stream(request["stream"])
+        if stream is None:
+            return wire.epoch_stream(wire.EMPTY, {"refused": "elsewhere"})
+        with self.changed:
+            self.changed.wait_for(lambda: stream.queue.next > stream.queue.first, timeout=3)
+            epoch = stream.queue.next - 1
+        table = self.payloads.get(stream.key, epoch)
+        if table is None:
+            return wire.epoch_stream(wire.EMPTY, {"refused": "nothing"})
+        return wire.epoch_stream(table.slice(0, 10_000), {})
+
+    def _on_position(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
+        stream = self.stream(header["stream"])
+        if stream is None:
+            return {"refused": "elsewhere"}
+        with self.changed:
+            return {"next": stream.queue.progress[header["consumer"]].received + 1}
+
+    def _on_ack(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
+        if self._stale(header):
+            return {"refused": "fenced"}
+        stream = self.stream(header["stream"])
+        if stream is None:
+            return {"refused": "elsewhere"}
+        stream.ack(header["consumer"], header["epoch"])
+        return {}
+
+    def _on_paste(self, header: dict[str, Any], body: bytes) -> wire.Reply | dict[str, Any]:
+        return self._standby_call(header, lambda standby: standby.paste(header, body))
+
+    def _on_entries(self, header: dict[str, Any], body: bytes) -> wire.Reply | dict[str, Any]:
+        return self._standby_call(header, lambda standby: standby.add(header))
+
+    def _standby_call(self, header: dict[str, Any], act: Any) -> wire.Reply | dict[str, Any]:
+        if self._stale(header):
+            return {"refused": "fenced"}
+        standby = self.stages.get(header["stage"])
+        if not isinstance(standby, (StandbyStage, StandbySource)) or standby.generation != header["generation"]:
+            return {"refused": "elsewhere"}
+        return act(standby)
+
+    # -- calls from this host's Spark -----------------------------------------------------------------------------------
+
+    def _on_arm(self, header: dict[str, Any], body: bytes) -> Any:
+        stage = self.stages.get(header["stage"])
+        return {} if stage is None else stage.arm()
+
+    def _spark_call(self, header: dict[str, Any]) -> Any:
+        stage = self.stages.get(header["stage"])
+        return None if stage is None or not hasattr(stage, "grant") else stage
+
+    def _on_initial(self, header: dict[str, Any], body: bytes) -> Any:
+        stage = self._spark_call(header)
+        return stage.initial() if stage else wire.refuse("stopped")
+
+    def _on_grant(self, header: dict[str, Any], body: bytes) -> Any:
+        stage = self._spark_call(header)
+        return stage.grant(header["after"]) if stage else wire.refuse("stopped")
+
+    def _on_parts(self, header: dict[str, Any], body: bytes) -> Any:
+        stage = self._spark_call(header)
+        return stage.parts(header["input"], header["epoch"]) if stage else wire.refuse("stopped")
+
+    def _get_input(self, request: dict[str, Any]) -> flight.FlightDataStream:
+        stage = self._spark_call(request)
+        if stage is None:
+            raise flight.FlightServerError("stage has moved")
+        table = stage.input_slice(request["input"], request["epoch"], request["part"], request["parts"])
+        return wire.epoch_stream(table, {})
+
+    # -- calls from the coordinator -------------------------------------------------------------------------------------
+
+    def _on_drain(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
+        """First without ``final``: stop cutting epochs. Then, with it: take the last checkpoints."""
+        with self.changed:
+            self.draining = True
+            self.changed.notify_all()
+            stages = [s for s in self.stages.values() if hasattr(s, "drain")]
+        if header.get("final") is None:
+            return {"produced": {s.name: s.output.queue.next - 1 for s in stages}}
+        return {"done": all([s.drain(header["final"]) for s in stages])}
+
+    def _on_status(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
+        with self.changed:
+            stages = {name: stage.status() for name, stage in self.stages.items()}
+        return {
+            "stages": stages, "bytes": self.meter.snapshot(), "rows": dict(self.rows), "spark": self._spark is not None,
+            "queues": {"memory": self.payloads.memory_bytes, "memory_peak": self.payloads.memory_bytes_peak,
+                       "spilled": self.payloads.spilled_bytes},
+            "rss": tree_memory(psutil.Process()),
+        }  # fmt: skip
+
+    def _on_recorded(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
+        """The entries of the sources that run here, for a drill's replay."""
+        return {"entries": {n: s.log.entries for n, s in self.stages.items() if isinstance(s, SourceStage)}}
+
+    def _on_reset(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
+        """Forget the job but keep Spark warm: the next job can be sent."""
+        for stage, mine in list(self.stages.items()):
+            self._discard(stage, mine)
+        with self.changed:
+            self.plan, self.serial, self.go, self.draining = {}, -1, False, False
+            self.options, self.replay, self._plans = {}, {}, None
+        shutil.rmtree(self.folder / "stages", ignore_errors=True)
+        return {}
+
+    def _on_exit(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
+        threading.Timer(0.1, self._end, args=(0,)).start()
+        return {}
+
+
+def tree_memory(process: psutil.Process) -> int:
+    """Bytes of memory of a process and all below it, shared pages counted once (PSS)."""
+    total = 0
+    for one in [process, *process.children(recursive=True)]:
+        try:
+            total += one.memory_full_info().pss
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return total
+
+
+def serve(config: HostConfig) -> None:
+    """Run a host until it is told to exit."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the coordinator, which stops hosts in order
+    host = Host(config)
+    signal.signal(signal.SIGTERM, lambda *_: host._end(0))
+    host.run()

@@ -1,0 +1,66 @@
+"""Payloads of epochs: in memory up to a budget, on disk beyond it."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+
+
+class Payloads:
+    """Tables by (stream, epoch). One per host, so that the budget is the host's.
+
+    When the budget is exceeded the newest tables go to disk: the oldest are the ones about to be read. Not
+    keeping them in memory at all is what the budget promises; reading them back maps the file.
+    """
+
+    def __init__(self, folder: Path, *, memory_bytes_max: int) -> None:
+        self._folder = folder
+        self._memory_bytes_max = memory_bytes_max
+        self._lock = threading.Lock()
+        self._tables: dict[tuple[str, int], pa.Table | Path] = {}
+        self.memory_bytes = 0
+        self.spilled_bytes = 0
+        self.memory_bytes_peak = 0
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+
+    def put(self, stream: str, epoch: int, table: pa.Table) -> None:
+        size = table.nbytes
+        with self._lock:
+            fits = self.memory_bytes + size <= self._memory_bytes_max
+            if fits:
+                self._tables[stream, epoch] = table
+                self.memory_bytes += size
+                self.memory_bytes_peak = max(self.memory_bytes_peak, self.memory_bytes)
+                return
+        path = self._folder / f"{stream.replace('/', '~')}.{epoch}.arrow"
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+        with self._lock:
+            self._tables[stream, epoch] = path
+            self.spilled_bytes += size
+
+    def get(self, stream: str, epoch: int) -> pa.Table | None:
+        with self._lock:
+            kept = self._tables.get((stream, epoch))
+        if isinstance(kept, Path):
+            with pa.memory_map(str(kept)) as file:
+                return pa.ipc.open_file(file).read_all()
+        return kept
+
+    def drop(self, stream: str, upto: int) -> None:
+        """Forget epochs of ``stream`` up to ``upto``."""
+        with self._lock:
+            for key in [k for k in self._tables if k[0] == stream and k[1] <= upto]:
+                kept = self._tables.pop(key)
+                if isinstance(kept, Path):
+                    kept.unlink(missing_ok=True)
+                else:
+                    self.memory_bytes -= kept.nbytes
+
+    def drop_all(self, prefix: str) -> None:
+        for stream in {k[0] for k in list(self._tables) if k[0].startswith(prefix)}:
+            self.drop(stream, 1 << 62)

@@ -1,0 +1,226 @@
+"""Sources on a host: epochs are cut on demand, and what each holds is safe before it is sent.
+
+A source that the host reads by itself is recovered from its entries (``understudy.sources``). One that Spark reads
+keeps its rows: each epoch goes to the standby, with Spark's offsets, before anyone downstream may see it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from understudy.runtime import wire
+from understudy.runtime.spark import first_line
+from understudy.runtime.stage import AHEAD_MAX, SinkWriter, Stream
+from understudy.sources import Entry
+
+if TYPE_CHECKING:
+    from understudy.runtime.host import Host
+
+
+class EntryLog:
+    """Entries of one source on disk, one JSON line per epoch. A torn last line, from a crash, is dropped."""
+
+    def __init__(self, path: Path, *, clear: bool = False) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if clear:
+            path.unlink(missing_ok=True)
+        self.entries: list[Entry] = []
+        if path.exists():
+            whole = 0
+            for line in path.read_bytes().splitlines(keepends=True):
+                try:
+                    self.entries.append(json.loads(line))
+                except ValueError:
+                    break
+                whole += len(line)
+            os.truncate(path, whole)
+        self._file = open(path, "ab")  # noqa: SIM115 - open for the log's life
+
+    def append(self, entries: list[Entry]) -> None:
+        self._file.write(b"".join(json.dumps(e, separators=(",", ":")).encode() + b"\n" for e in entries))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self.entries += entries
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class SourceStage:
+    """A source read by the host. ``log`` holds the entries so far; the next epoch is ``len(log.entries)``."""
+
+    def __init__(self, host: Host, name: str, *, unit: str, generation: int, log: EntryLog) -> None:
+        self.host, self.name, self.unit, self.generation, self.log = host, name, unit, generation, log
+        self.start_epoch = host.resume_epoch_of_sink(name, len(log.entries) - 1)
+        self.stopping = False
+        self.resumed_at: float | None = None
+        self.output = Stream(host, name, start=len(log.entries))
+        self.output.owner = self
+        self.output.queue.first = 0  # any epoch so far can be read again from its entry
+        for progress in self.output.queue.progress.values():
+            progress.received = progress.acked = -1
+        self._cursor = host.job.stages[name].source.open(log.entries)  # type: ignore[union-attr]
+        self._replay: list[Entry] = host.replay.get(name, [])
+        self._standby: str | None = None
+        self._standby_has: int | None = None
+        self._held = False
+        self._threads = [threading.Thread(target=self._run, name=f"source {name}", daemon=True)]
+        self._threads += [SinkWriter(self, s) for s in host.job.stages[name].sinks]
+        self.error: str | None = None
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self) -> None:
+        host = self.host
+        try:
+            with host.changed:
+                host.changed.wait_for(lambda: self.stopping or host.go)
+            self.resumed_at = time.time()
+            host.report("resumed", stage=self.name, unit=self.unit, generation=self.generation,
+                        epoch=len(self.log.entries) - 1)  # fmt: skip
+            opened = time.monotonic() - host.job.epoch_s
+            while True:
+                epoch = len(self.log.entries)
+                replaying = epoch < len(self._replay)
+                if not replaying:
+                    self._wait(opened + (0.0 if host.replay else host.job.epoch_s))
+                with host.changed:
+                    host.changed.wait_for(lambda: self.stopping or self._may_close())
+                    if self.stopping:
+                        return
+                now = time.monotonic()
+                entry = self._replay[epoch] if replaying else self._cursor.take(now - opened)
+                opened = now
+                self.log.append([entry])
+                if not self._share():
+                    return
+                self.output.append(epoch, self._cursor.read(entry))
+        except Exception as error:
+            traceback.print_exc()
+            self.error = first_line(error)
+            host.report("threw", stage=self.name, unit=self.unit, generation=self.generation,
+                        epoch=len(self.log.entries), cause=f"source {self.name!r}: {first_line(error)}")  # fmt: skip
+
+    def _wait(self, until: float) -> None:
+        with self.host.changed:
+            while not self.stopping and (left := until - time.monotonic()) > 0:
+                self.host.changed.wait(left)
+
+    def _may_close(self) -> bool:
+        if self.host.replay and len(self.log.entries) >= len(self._replay):
+            return False  # a replay ends where the recording ended
+        return self.host.go and not self.host.draining and self.output.queue.ahead < AHEAD_MAX
+
+    def _share(self) -> bool:
+        """Bring the standby's log up to date before anyone sees the epoch. False when this source was fenced."""
+        while not self.stopping:
+            with self.host.changed:
+                standby, serial = self._standby, self.host.serial
+                has = self._standby_has
+            if standby is None:
+                return True
+            entries = self.log.entries
+            try:
+                send = entries[has:] if has is not None else []
+                header = {"unit": self.unit, "stage": self.name, "generation": self.generation,
+                          "from": has, "entries": send}  # fmt: skip
+                reply = self.host.peer(standby).call("entries", header, category="checkpoint", timeout_s=10)
+            except (flight.FlightError, pa.ArrowException, OSError):
+                reply = wire.refuse("unreachable")
+            if reply.refused == "fenced":
+                self.fence()
+                return False
+            if reply.refused == "disk":
+                self.host.report("standby-unusable", unit=self.unit, stage=self.name, generation=self.generation,
+                                 host=standby, cause=reply.header["text"])  # fmt: skip
+            with self.host.changed:
+                if reply.refused:
+                    self.host.changed.wait_for(lambda: self.stopping or self.host.serial != serial, timeout=0.1)
+                    continue
+                if standby != self._standby:
+                    continue
+                self._standby_has = reply.header["has"]
+                up_to_date = self._standby_has == len(entries)
+                first = up_to_date and not self._held
+                self._held = self._held or up_to_date
+            if first:
+                self.host.report("standby-ready", unit=self.unit, stage=self.name, generation=self.generation, host=standby)
+            if up_to_date:
+                return True
+        return False
+
+    def regenerate(self, epoch: int) -> pa.Table | None:
+        return self._cursor.read(self.log.entries[epoch]) if 0 <= epoch < len(self.log.entries) else None
+
+    def on_trimmed(self, epoch: int) -> None:
+        pass
+
+    def set_standby(self, standby: str | None) -> None:
+        with self.host.changed:
+            if standby != self._standby:
+                self._standby, self._standby_has, self._held = standby, None, False
+                self.host.changed.notify_all()
+        if standby is not None:
+            threading.Thread(target=self._share, daemon=True).start()
+
+    def fence(self) -> None:
+        if not self.stopping:
+            self.host.report("fenced", stage=self.name, unit=self.unit, generation=self.generation)
+            self.stop()
+
+    def drain(self, final: int) -> bool:
+        return self.output.queue.trimmed >= final or not self.host.job.stages[self.name].sinks
+
+    def stop(self) -> None:
+        with self.host.changed:
+            self.stopping = True
+            self.host.changed.notify_all()
+        self.host.payloads.drop_all(self.output.key)
+
+    def status(self) -> dict[str, Any]:
+        queue = self.output.queue
+        return {"role": "primary", "unit": self.unit, "generation": self.generation, "committed": queue.next - 1,
+                "produced": queue.next - 1, "trimmed": queue.trimmed, "started": self.resumed_at is not None,
+                "checkpoint": self._standby_has, "error": self.error, "source": True}  # fmt: skip
+
+
+class StandbySource:
+    """Standby of a source read by the host: a copy of its entries."""
+
+    def __init__(self, host: Host, name: str, *, unit: str, generation: int, log: EntryLog) -> None:
+        self.host, self.name, self.unit, self.generation, self.log = host, name, unit, generation, log
+        self.stopping = False
+        self._lock = threading.Lock()
+
+    def add(self, header: dict[str, Any]) -> wire.Reply | dict[str, Any]:
+        try:
+            with self._lock:
+                if self.stopping:
+                    return wire.refuse("fenced")
+                if header["from"] == len(self.log.entries):
+                    self.log.append(header["entries"])
+                return {"has": len(self.log.entries)}
+        except OSError as error:
+            return wire.refuse("disk", f"{error.strerror or error} on {self.host.name}")
+
+    def set_standby(self, standby: str | None) -> None:
+        pass
+
+    def stop(self) -> None:
+        with self._lock:
+            self.stopping = True
+
+    def status(self) -> dict[str, Any]:
+        return {"role": "standby", "unit": self.unit, "generation": self.generation, "armed": True,
+                "checkpoint": len(self.log.entries) - 1}  # fmt: skip

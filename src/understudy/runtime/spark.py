@@ -1,0 +1,183 @@
+"""Spark as a host uses it: one session, one streaming query per stage, and schemas found by asking Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from understudy.errors import JobError, SetupError
+from understudy.job import Job, Stage
+from understudy.runtime.spark_io import FORMAT, EpochSource
+from understudy.sources import SparkSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.types import StructType
+
+TICK = "~tick"
+"""Name of the input without rows that clocks a source read by Spark."""
+
+_STATE = "spark.sql.streaming.stateStore"
+_SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "700m",
+    # Every shuffle partition costs a task, a state store and files per batch; a host's batches are small.
+    "spark.sql.shuffle.partitions": "2",
+    # An epoch without rows is still an epoch; Spark must not make extra batches of its own between them.
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    # The default writes through FileContext, which forks a process per file: 45 ms instead of 10 per log entry.
+    "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing"
+    ".FileSystemBasedCheckpointFileManager",
+    # State that opens in place: a takeover with a million keys need not read them all (docs/design.md).
+    f"{_STATE}.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+    f"{_STATE}.rocksdb.changelogCheckpointing.enabled": "true",
+    f"{_STATE}.minDeltasForSnapshot": "10",
+    f"{_STATE}.maintenanceInterval": "5s",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+    "spark.python.daemon.module": "understudy.runtime.python_daemon",
+    "spark.sql.session.timeZone": "UTC",
+}
+_JVM_OPTIONS = "-XX:+UseSerialGC"
+
+
+def java_version() -> int | None:
+    """Major version of the Java that Spark would start, or None."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    if java is None or not Path(java).exists():
+        return None
+    text = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    digits = text.partition('version "')[2].partition('"')[0].split(".")
+    return int(digits[1] if digits[0] == "1" else digits[0]) if digits[0].isdigit() else None
+
+
+def require_java() -> None:
+    version = java_version()
+    if version is None:
+        raise SetupError("Java was not found; Spark needs Java 17 or newer: apt-get install openjdk-17-jre-headless, "
+                         "or set JAVA_HOME")  # fmt: skip
+    if version < 17:
+        raise SetupError(f"Java {version} is too old; Spark needs Java 17 or newer; set JAVA_HOME to one")
+
+
+def start_session(name: str, *, master: str, settings: dict[str, str], local_dir: Path) -> SparkSession:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master(master).appName(name).config("spark.local.dir", str(local_dir))
+    merged = {**_SETTINGS, "spark.driver.extraJavaOptions": _JVM_OPTIONS,
+              "spark.sql.warehouse.dir": str(local_dir / "warehouse"), **settings}  # fmt: skip
+    for key, value in merged.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    session.dataSource.register(EpochSource)
+    return session
+
+
+# -- plans --------------------------------------------------------------------------------------------------------
+
+
+class Plans:
+    """The DataFrames of a job's stages on this host, and the schemas of its streams."""
+
+    def __init__(self, spark: SparkSession, job: Job, host: str) -> None:
+        self._spark, self._job, self._host = spark, job, host
+        self._schemas: dict[str, StructType] = {}
+        self._frames: dict[str, DataFrame] = {}
+
+    def schema(self, stream: str) -> StructType:
+        if stream not in self._schemas:
+            stage = self._job.stages[stream]
+            if stage.source is not None and not isinstance(stage.source, SparkSource):
+                from pyspark.sql.pandas.types import from_arrow_schema
+
+                self._schemas[stream] = from_arrow_schema(stage.source.arrow_schema())
+            else:
+                self._schemas[stream] = self.frame(stream).schema
+        return self._schemas[stream]
+
+    def arrow_schema(self, stream: str) -> pa.Schema:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        return to_arrow_schema(self.schema(stream), timezone="UTC")
+
+    def frame(self, stage: str) -> DataFrame:
+        """The stage's streaming DataFrame. The same object every time: what Spark found out about its inputs while
+        one query ran serves the next, which is what makes a rehearsed takeover fast."""
+        if stage not in self._frames:
+            self._frames[stage] = self._build(self._job.stages[stage])
+        return self._frames[stage]
+
+    def _build(self, stage: Stage) -> DataFrame:
+        from pyspark.sql import DataFrame
+
+        if isinstance(stage.source, SparkSource):
+            call: Callable[[], Any] = lambda: stage.source.function(self._spark)  # type: ignore[union-attr]
+        else:
+            inputs = [self._input(stage.name, name, self.schema(name)) for name in stage.inputs]
+            assert stage.function is not None
+            call = lambda: stage.function(*inputs)  # type: ignore[misc]
+        try:
+            frame = call()
+        except Exception as error:
+            raise JobError(f"{stage.where}: stage {stage.name!r} cannot be built: {first_line(error)}") from error
+        if not isinstance(frame, DataFrame):
+            raise JobError(f"{stage.where}: stage {stage.name!r} returned {type(frame).__name__}, not a DataFrame; "
+                           "end the function with `return ...`")  # fmt: skip
+        if not frame.isStreaming:
+            raise JobError(f"{stage.where}: stage {stage.name!r} returned a DataFrame that does not stream; derive it "
+                           "from the inputs, and use spark.readStream in a source")  # fmt: skip
+        if isinstance(stage.source, SparkSource):
+            # Without rows of its own, the tick makes Spark cut an epoch when one is due, also when nothing came.
+            frame = frame.unionByName(self._input(stage.name, TICK, frame.schema))
+        return frame
+
+    def _input(self, stage: str, name: str, schema: StructType) -> DataFrame:
+        options = {"host": self._host, "stage": stage, "input": name, "schema": json.dumps(schema.jsonValue())}
+        return self._spark.readStream.format(FORMAT).options(**options).load()
+
+    def start(self, stage: str, checkpoint: Path, publish: Callable[[DataFrame, int], None]) -> StreamingQuery:
+        """Start the stage's query. Without a mode from the user, the first that Spark accepts is taken."""
+        from pyspark.errors import AnalysisException
+
+        asked = self._job.stages[stage].output_mode
+        refusals = []
+        for mode in [asked] if asked else ["update", "append"]:
+            writer = self.frame(stage).writeStream.outputMode(mode).foreachBatch(publish)
+            try:
+                return writer.option("checkpointLocation", str(checkpoint)).start()
+            except AnalysisException as error:
+                refusals.append(f"{mode}: {first_line(error)}")
+        raise JobError(f"{self._job.stages[stage].where}: Spark refuses the output mode of stage {stage!r}: "
+                       + "; ".join(refusals))  # fmt: skip
+
+
+def first_line(error: BaseException) -> str:
+    """The part of a Spark or Python error that a user can act on."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def root_cause(text: str) -> str:
+    """What the user's code said, out of a StreamingQueryException's text: the last Python error line, else the first
+    line that names a Spark error class."""
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("at ")]
+    python = [line for line in lines if line.split(":")[0].endswith(("Error", "Exception")) and "." not in line.split(":")[0]]
+    if python:
+        return python[-1]
+    classes = [line for line in lines if line.startswith("[") or "] " in line]
+    return (classes or lines or ["unknown"])[-1 if not classes else 0][:400]

@@ -1,0 +1,96 @@
+"""The door between a host and its Spark: a Python data source that hands epochs to a streaming query.
+
+``latestOffset`` blocks in the host until the next epoch may be processed, so a query never polls, several inputs
+agree on the epoch without more protocol, and a pause is simply an answer that does not come. The constructor
+blocks too while the stage is an armed standby: Spark reads the checkpoint folder only after it has returned.
+
+Spark runs this in processes of its own (a planner, a source runner per query, workers), so only plain values
+travel in these objects and each process keeps one connection. Import as little as possible here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from understudy.runtime.wire import Peer
+
+FORMAT = "understudy"
+TOKEN_VARIABLE = "UNDERSTUDY_TOKEN"
+TLS_VARIABLE = "UNDERSTUDY_TLS"
+_ONE_WAIT_S = 3600.0
+
+_peers: dict[str, Peer] = {}
+
+
+def _peer(address: str) -> Peer:
+    if address not in _peers:
+        from understudy.runtime.wire import Peer, Tls
+
+        tls = os.environ.get(TLS_VARIABLE)
+        _peers[address] = Peer(address, os.environ[TOKEN_VARIABLE], tls=Tls(*json.loads(tls)) if tls else None)
+    return _peers[address]
+
+
+class Stopped(Exception):  # noqa: N818 - ends the query on purpose; the host knows why
+    pass
+
+
+class EpochPartition(InputPartition):
+    def __init__(self, epoch: int, part: int, parts: int) -> None:
+        self.epoch, self.part, self.parts = epoch, part, parts
+
+
+class EpochReader(DataSourceStreamReader):
+    def __init__(self, host: str, stage: str, input: str) -> None:
+        self._host, self._stage, self._input = host, stage, input
+        self._call("arm")
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        return {"epoch": self._call("initial")["epoch"]}
+
+    def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:  # noqa: N802
+        return {"epoch": self._call("grant", after=start["epoch"])["epoch"]}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[EpochPartition]:
+        epoch = end["epoch"]
+        if epoch <= start["epoch"]:
+            return []
+        parts = self._call("parts", epoch=epoch)["parts"]
+        return [EpochPartition(epoch, part, parts) for part in range(parts)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, EpochPartition)
+        request = {
+            "get": "input", "stage": self._stage, "input": self._input,
+            "epoch": partition.epoch, "part": partition.part, "parts": partition.parts,
+        }  # fmt: skip
+        _, table = _peer(self._host).get(request, timeout_s=120)
+        yield from table.to_batches()
+
+    def _call(self, action: str, **header: Any) -> dict[str, Any]:
+        header |= {"stage": self._stage, "input": self._input}
+        reply = _peer(self._host).call(action, header, timeout_s=_ONE_WAIT_S)
+        if reply.refused:
+            raise Stopped(reply.refused)
+        return reply.header
+
+
+class EpochSource(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> StructType:
+        return StructType.fromJson(json.loads(self.options["schema"]))
+
+    def streamReader(self, schema: StructType) -> EpochReader:  # noqa: N802
+        return EpochReader(self.options["host"], self.options["stage"], self.options["input"])

@@ -1,0 +1,473 @@
+"""What a host runs: a stage as primary, fed by inlets, drained by consumers and sinks, kept safe by its keeper.
+
+Every object here lives under its host's one condition (``host.changed``): whoever changes something holds it and
+notifies; whoever waits, waits on it. Slow work (network, disk, Spark) happens outside it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from understudy.core import checkpointing as ck
+from understudy.core.queue import OutputQueue
+from understudy.errors import JobError
+from understudy.runtime import wire
+from understudy.runtime.checkpoints import CheckpointStore, Shipped, files_of_version
+from understudy.runtime.spark import first_line, root_cause
+from understudy.sinks import Fenced
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from understudy.runtime.host import Host
+
+AHEAD_MAX = 2
+"""Epochs a producer may be ahead of its slowest consumer. One would make producer and consumer take turns; many
+would let an outage pile up small epochs that are slow to catch up with."""
+PREFETCH_MAX = 2
+"""Epochs an inlet holds that Spark has not started on."""
+PARTITION_ROWS = 50_000
+"""Rows per Spark partition of an input epoch. Below, a second task costs more than it gains."""
+POLL_S = 20.0
+"""How long one request for an epoch waits at the producer before it is asked again."""
+
+
+class Stream:
+    """The producing end of a stream: its queue, the payloads, and those who wait for them."""
+
+    def __init__(self, host: Host, stage: str, *, start: int) -> None:
+        self.host = host
+        self.stage = stage
+        self.queue = OutputQueue(host.topology.consumers(stage), start=start)
+        self.key = f"out:{stage}"
+        self.schema: pa.Schema | None = None
+
+    def append(self, epoch: int, table: pa.Table) -> bool:
+        """Publish an epoch. False when it was there already (Spark ran a batch again)."""
+        with self.host.changed:
+            if epoch < self.queue.next:
+                return False
+            self.schema = table.schema
+        self.host.payloads.put(self.key, epoch, table)
+        with self.host.changed:
+            if not self.queue.append(epoch):
+                self.host.payloads.drop(self.key, epoch)
+            self.host.rows[self.stage] += table.num_rows
+            self.host.changed.notify_all()
+        return True
+
+    def take(self, consumer: str, epoch: int, timeout_s: float) -> tuple[str | None, pa.Table | None]:
+        """Wait for ``epoch``. Returns (refusal, None) or (None, table)."""
+        deadline = time.monotonic() + timeout_s
+        with self.host.changed:
+            while not self.queue.request(consumer, epoch):
+                self.host.changed.notify_all()  # the request itself may lift back-pressure
+                left = deadline - time.monotonic()
+                if left <= 0 or self.host.stages.get(self.stage) is not self.owner:
+                    return ("later" if left <= 0 else "elsewhere"), None
+                self.host.changed.wait(left)
+            self.host.changed.notify_all()
+            missing = epoch < self.queue.first
+        table = None if missing else self.host.payloads.get(self.key, epoch)
+        if table is None:
+            table = self.owner.regenerate(epoch)
+        return ("gone", None) if table is None else (None, table)
+
+    owner: Any = None
+
+    def ack(self, consumer: str, epoch: int) -> None:
+        with self.host.changed:
+            trimmed = self.queue.ack(consumer, epoch)
+            if trimmed is None:
+                return
+            self.host.payloads.drop(self.key, trimmed)
+            self.owner.on_trimmed(trimmed)
+            self.host.changed.notify_all()
+
+
+class Inlet(threading.Thread):
+    """Pulls one input stream, epoch by epoch, from wherever the plan says its producer is."""
+
+    def __init__(self, stage: PrimaryStage, stream: str) -> None:
+        super().__init__(name=f"inlet {stage.name}<{stream}", daemon=True)
+        self.stage, self.stream, self.host = stage, stream, stage.host
+        self.received = stage.start_epoch
+        self.key = f"in:{stage.name}<{stream}"
+
+    def run(self) -> None:
+        stage, host = self.stage, self.host
+        while True:
+            with host.changed:
+                host.changed.wait_for(lambda: stage.stopping or self.received < stage.granted + PREFETCH_MAX)
+                if stage.stopping:
+                    return
+                producer = host.primary_of_stream(self.stream)
+                serial = host.serial
+            refusal, table = self._fetch(producer, self.received + 1)
+            if table is not None:
+                host.payloads.put(self.key, self.received + 1, table)
+                with host.changed:
+                    self.received += 1
+                    stage.on_received()
+                    host.changed.notify_all()
+            elif refusal == "fenced":
+                stage.fence()
+                return
+            elif refusal == "gone":
+                host.report("gone", stage=stage.name, unit=stage.unit, epoch=self.received + 1, stream=self.stream)
+                return
+            elif refusal != "later":
+                with host.changed:  # moved or unreachable: the next plan will tell
+                    host.changed.wait_for(lambda: stage.stopping or host.serial != serial, timeout=0.1)
+
+    def _fetch(self, producer: str | None, epoch: int) -> tuple[str | None, pa.Table | None]:
+        stage, host = self.stage, self.host
+        if producer is None:
+            return "elsewhere", None
+        if producer == host.name:
+            stream = host.stream(self.stream)
+            return stream.take(stage.name, epoch, 1.0) if stream else ("elsewhere", None)
+        request = {"get": "epoch", "stream": self.stream, "epoch": epoch, "consumer": stage.name,
+                   "unit": stage.unit, "generation": stage.generation, "acked": stage.acked}  # fmt: skip
+        try:
+            reply, table = host.peer(producer).get(request, timeout_s=POLL_S + 10)
+        except (flight.FlightError, pa.ArrowException, OSError):
+            return "unreachable", None
+        return reply.refused, (None if reply.refused else table)
+
+
+class SinkWriter(threading.Thread):
+    """Writes a stream's epochs to one sink, in order, and acknowledges each once it is durable."""
+
+    def __init__(self, stage: PrimaryStage | Any, name: str) -> None:
+        super().__init__(name=f"sink {name}", daemon=True)
+        self.stage, self.sink_name, self.host = stage, name, stage.host
+
+    def run(self) -> None:
+        stage, host = self.stage, self.host
+        consumer = f"sink:{self.sink_name}"
+        epoch = stage.start_epoch + 1
+        try:
+            writer = host.sink(self.sink_name).open(stage.generation, host.wait_for_spark)
+            while not stage.stopping:
+                refusal, table = stage.output.take(consumer, epoch, 1.0)
+                if table is None:
+                    if refusal == "later":
+                        continue
+                    return
+                writer.write(epoch, table)
+                stage.output.ack(consumer, epoch)
+                epoch += 1
+        except Fenced:
+            stage.fence()
+        except Exception as error:
+            if not stage.stopping:
+                traceback.print_exc()
+                cause = f"sink {self.sink_name!r}: {first_line(error)}"
+                host.report("threw", stage=stage.name, unit=stage.unit, generation=stage.generation, epoch=epoch, cause=cause)
+
+
+class PrimaryStage:
+    """One PySpark stage running as primary. Its state is at ``start_epoch``; ``base`` maps Spark's batch ids to
+    epochs (epoch = batch + base)."""
+
+    def __init__(
+        self, host: Host, name: str, *, unit: str, generation: int, folder: Path, state: Path,
+        start_epoch: int, base: int, query: Any = None,
+    ) -> None:  # fmt: skip
+        self.host, self.name, self.unit, self.generation = host, name, unit, generation
+        self.folder, self.state = folder, state
+        self.start_epoch, self.base = start_epoch, base
+        self.inputs = host.job.stages[name].inputs
+        self.granted = self.committed = self.acked = start_epoch
+        self.resumed_at: float | None = None
+        self.stopping = False
+        self.error: str | None = None
+        self.output = Stream(host, name, start=start_epoch + 1)
+        self.output.owner = self
+        policy = host.job.policy(name)
+        self.protected = host.topology.units[unit].protected
+        self.keeper = Keeper(self, policy) if self.protected else None
+        self._unprotected = None if self.protected else ck.Unprotected(start=start_epoch)
+        self.inlets = {s: Inlet(self, s) for s in self.inputs}
+        self._query = query
+        self._threads = [*self.inlets.values(), *(SinkWriter(self, s) for s in host.job.stages[name].sinks)]
+        if self.keeper:
+            self._threads.append(self.keeper)
+        self._threads.append(threading.Thread(target=self._run_query, name=f"query {name}", daemon=True))
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    # -- Spark's side -----------------------------------------------------------------------------------------------
+
+    def _run_query(self) -> None:
+        try:
+            if self._query is None:
+                plans = self.host.wait_for_plans()
+                if self.stopping:
+                    return
+                self._query = plans.start(self.name, self.state, self.publish)
+            self._query.awaitTermination()
+            cause = "the query ended by itself"
+        except JobError as error:
+            cause = str(error)
+        except Exception as error:
+            cause = root_cause(str(error))
+            if not self.stopping:
+                traceback.print_exc()
+        if not self.stopping:
+            self.error = cause
+            self.host.report("threw", stage=self.name, unit=self.unit, generation=self.generation,
+                             epoch=self.granted, cause=cause)  # fmt: skip
+
+    def arm(self) -> wire.Reply | dict[str, Any]:
+        return {}
+
+    def initial(self) -> dict[str, Any]:
+        return {"epoch": self.base - 1}
+
+    def grant(self, after: int) -> wire.Reply | dict[str, Any]:
+        """Spark asks for the epoch after ``after``: everything up to it is committed. Answers when it may go on."""
+        with self.host.changed:
+            if after > self.committed:
+                self.committed = after
+                for inlet in self.inlets.values():
+                    self.host.payloads.drop(inlet.key, after)
+                if self.keeper:
+                    self.keeper.handle(ck.Committed(after))
+                self.host.changed.notify_all()
+            if self.resumed_at is None:
+                self.resumed_at = time.time()
+                self.host.report("resumed", stage=self.name, unit=self.unit, generation=self.generation, epoch=after)
+            self.host.changed.wait_for(lambda: self.stopping or self._may_run(after + 1))
+            if self.stopping:
+                return wire.refuse("stopped")
+            self.granted = max(self.granted, after + 1)
+            self.host.changed.notify_all()
+        return {"epoch": after + 1}
+
+    def _may_run(self, epoch: int) -> bool:
+        arrived = all(inlet.received >= epoch for inlet in self.inlets.values())
+        return arrived and self.output.queue.ahead < AHEAD_MAX
+
+    def parts(self, input: str, epoch: int) -> dict[str, Any]:
+        table = self.host.payloads.get(self.inlets[input].key, epoch)
+        rows = 0 if table is None else table.num_rows
+        return {"parts": max(1, min(self.host.cores, -(-rows // PARTITION_ROWS)))}
+
+    def input_slice(self, input: str, epoch: int, part: int, parts: int) -> pa.Table:
+        table = self.host.payloads.get(self.inlets[input].key, epoch)
+        if table is None:
+            raise flight.FlightServerError(f"epoch {epoch} of {input} is not here")
+        size = -(-table.num_rows // parts)
+        return table.slice(part * size, size)
+
+    def publish(self, frame: DataFrame, batch: int) -> None:
+        table = frame.toArrow()
+        if not self.stopping:
+            self.output.append(batch + self.base, table)
+
+    # -- protocol ---------------------------------------------------------------------------------------------------
+
+    def on_received(self) -> None:
+        if self._unprotected:
+            epoch = min(inlet.received for inlet in self.inlets.values())
+            for effect in self._unprotected.handle(ck.Received(epoch), time.monotonic()):
+                assert isinstance(effect, ck.AckUpstream)
+                self.acked = effect.epoch
+                threading.Thread(target=self.send_acks, daemon=True).start()
+
+    def on_trimmed(self, epoch: int) -> None:
+        if self.keeper:
+            self.keeper.handle(ck.Trimmed(epoch))
+
+    def regenerate(self, epoch: int) -> pa.Table | None:
+        """An epoch that this primary never had: lost, for a unit without protection; else never asked for."""
+        if self.protected:
+            return None
+        schema = self.output.schema or self.host.wait_for_plans().arrow_schema(self.name)
+        return schema.empty_table()
+
+    def send_acks(self) -> None:
+        """Tell every producer what will never be asked again. Lost acks ride along with the next request."""
+        for stream in self.inputs:
+            producer = self.host.primary_of_stream(stream)
+            if producer == self.host.name:
+                local = self.host.stream(stream)
+                if local:
+                    local.ack(self.name, self.acked)
+            elif producer is not None:
+                header = {"stream": stream, "consumer": self.name, "unit": self.unit, "generation": self.generation,
+                          "epoch": self.acked}  # fmt: skip
+                try:
+                    reply = self.host.peer(producer).call("ack", header, category="ack", timeout_s=5)
+                except (flight.FlightError, pa.ArrowException, OSError):
+                    continue
+                if reply.refused == "fenced":
+                    self.fence()
+
+    def fence(self) -> None:
+        """A newer generation of this unit runs elsewhere: stop, add nothing."""
+        if not self.stopping:
+            self.host.report("fenced", stage=self.name, unit=self.unit, generation=self.generation)
+            threading.Thread(target=self.stop, daemon=True).start()
+
+    def set_standby(self, standby: str | None) -> None:
+        if self.keeper:
+            self.keeper.set_target(standby or self.host.name)
+
+    def drain(self, final: int) -> bool:
+        """Stopping: take the last checkpoint. True once nothing is left to do."""
+        with self.host.changed:
+            if self.committed < final or self.output.queue.trimmed < final and self.host.topology.is_last(self.name):
+                return False
+            if self.keeper:
+                return self.keeper.drained()
+        if not (self.folder / "self" / "manifests" / f"{final}.json").exists():
+            store = CheckpointStore(self.folder / "self", clear=True)
+            for header, body in Shipped({}).parts(files_of_version(self.state, final - self.base), self.about(final)):
+                store.paste(header, body)
+        return True
+
+    def about(self, epoch: int) -> dict[str, Any]:
+        plans = self.host.wait_for_plans()
+        return {"epoch": epoch, "base": self.base, "generation": self.generation,
+                "schema": plans.schema(self.name).simpleString()}  # fmt: skip
+
+    def stop(self) -> None:
+        with self.host.changed:
+            self.stopping = True
+            self.host.changed.notify_all()
+        query = self._query
+        if query is not None:
+            try:
+                query.stop()
+            except Exception:
+                traceback.print_exc()
+        self.host.payloads.drop_all(f"in:{self.name}<")
+        self.host.payloads.drop_all(self.output.key)
+
+    def status(self) -> dict[str, Any]:
+        queue = self.output.queue
+        return {"role": "primary", "unit": self.unit, "generation": self.generation, "committed": self.committed,
+                "produced": queue.next - 1, "trimmed": queue.trimmed, "started": self.resumed_at is not None,
+                "checkpoint": self.keeper.machine.pasted if self.keeper else None, "error": self.error}  # fmt: skip
+
+
+class Keeper(threading.Thread):
+    """Drives a stage's checkpointing machine: captures, ships to the standby (or, lacking one, to this host's own
+    disk), and acknowledges upstream."""
+
+    def __init__(self, stage: PrimaryStage, policy: Any) -> None:
+        super().__init__(name=f"keeper {stage.name}", daemon=True)
+        self.stage, self.host = stage, stage.host
+        last = stage.host.topology.is_last(stage.name)
+        self.machine = ck.Sweeping(start=stage.start_epoch, every_s=policy.every_s, last=last)
+        self._effects: list[ck.Effect] = []
+        self._target: str | None = None
+        self._attempt = 0
+        """Counts targets, so that an answer from an earlier target is not taken for one of the present."""
+        self._shipped = Shipped({})
+        self.captures: list[tuple[int, float]] = []
+
+    def handle(self, event: ck.Event) -> None:
+        """Call with ``host.changed`` held."""
+        self._effects += self.machine.handle(event, time.monotonic())
+        self.host.changed.notify_all()
+
+    def set_target(self, target: str) -> None:
+        with self.host.changed:
+            if target != self._target:
+                self._target = target
+                self._attempt += 1
+                self._shipped = Shipped({})
+                self._effects = [e for e in self._effects if not isinstance(e, ck.Capture)]
+                self.handle(ck.StandbyChanged(present=True))
+
+    def drained(self) -> bool:
+        if not self.machine.draining:
+            self.handle(ck.Drain())
+        machine = self.machine
+        return not self._effects and not machine.in_flight and machine.captured >= machine.due and machine.holding
+
+    def run(self) -> None:
+        while True:
+            with self.host.changed:
+                while not self._effects and not self.stage.stopping:
+                    deadline = self.machine.next_deadline()
+                    left = None if deadline is None else deadline - time.monotonic()
+                    if left is not None and left <= 0:
+                        self.handle(ck.Tick())
+                        continue
+                    self.host.changed.wait(left)
+                if self.stage.stopping:
+                    return
+                effect = self._effects.pop(0)
+                target, attempt, shipped = self._target, self._attempt, self._shipped
+            if isinstance(effect, ck.AckUpstream):
+                self.stage.acked = max(self.stage.acked, effect.epoch)
+                self.stage.send_acks()
+            elif target is not None:
+                self._capture(effect.epoch, target, attempt, shipped)
+
+    def _capture(self, epoch: int, target: str, attempt: int, shipped: Shipped) -> None:
+        stage, host = self.stage, self.host
+        failure: str | None = None
+        lost_standby = False
+        try:
+            needed = files_of_version(stage.state, epoch - stage.base)
+            for header, body in shipped.parts(needed, stage.about(epoch)):
+                failure = self._send(target, header, body)
+                if failure is not None:
+                    break
+            else:
+                shipped.accepted()
+        except (flight.FlightError, pa.ArrowException) as error:
+            failure = f"unreachable: {first_line(error)}"
+        except OSError as error:
+            failure = f"disk: {error}"
+        if stage.stopping:
+            return
+        if failure == "fenced":
+            stage.fence()
+            return
+        first = False
+        with host.changed:
+            if attempt != self._attempt:
+                return
+            if failure is None:
+                first = not self.machine.holding
+                self.handle(ck.Pasted(epoch))
+            else:
+                self._shipped = Shipped({})
+                lost_standby = failure.startswith("disk")
+                self.handle(ck.CaptureFailed(lost_standby=lost_standby))
+        about = {"unit": stage.unit, "stage": stage.name, "generation": stage.generation, "host": target}
+        if first and target != host.name:
+            shutil.rmtree(stage.folder / "self", ignore_errors=True)
+            host.report("standby-ready", **about)
+        if lost_standby:
+            host.report("standby-unusable", cause=failure, **about)
+
+    def _send(self, target: str, header: dict[str, Any], body: bytes) -> str | None:
+        stage, host = self.stage, self.host
+        if target == host.name:
+            CheckpointStore(stage.folder / "self").paste(header, body)
+            return None
+        header = {"unit": stage.unit, "stage": stage.name, "generation": stage.generation, **header}
+        reply = host.peer(target).call("paste", header, body, category="checkpoint", timeout_s=60)
+        if reply.refused == "disk":
+            return f"disk: {reply.header['text']}"
+        return reply.refused
+
+

@@ -1,0 +1,200 @@
+"""A stage waiting in the wings: it pastes checkpoints, rehearses the query, and holds it armed at the door."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from understudy.errors import JobError
+from understudy.runtime import wire
+from understudy.runtime.checkpoints import CheckpointDamaged, CheckpointStore
+from understudy.runtime.spark import root_cause
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from understudy.runtime.host import Host
+
+REHEARSAL_EPOCHS = 4
+"""Batches run on throw-away rows before arming. The first few compile and load classes; by the fourth a batch
+costs what it costs for good."""
+
+
+class Rehearsal:
+    """Runs the stage's own query on a copy of recent rows, so that a takeover meets a warm JVM and warm workers."""
+
+    def __init__(self, host: Host, name: str, folder: Path) -> None:
+        self.host, self.name, self.folder = host, name, folder
+        self.over = False
+        self._done = threading.Event()
+        self._samples: dict[str, pa.Table] = {}
+
+    def run(self, abandoned: threading.Event) -> None:
+        plans = self.host.wait_for_plans()
+        for stream in self.host.job.stages[self.name].inputs:
+            self._samples[stream] = self._sample(stream) or plans.arrow_schema(stream).empty_table()
+        query = plans.start(self.name, self.folder, self._publish)
+        try:
+            while not self._done.wait(0.2) and not abandoned.is_set() and query.isActive:
+                pass
+        finally:
+            with self.host.changed:
+                self.over = True
+                self.host.changed.notify_all()
+            query.stop()
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _sample(self, stream: str) -> pa.Table | None:
+        producer = self.host.primary_of_stream(stream)
+        if producer is None or producer == self.host.name:
+            return None
+        try:
+            reply, table = self.host.peer(producer).get({"get": "peek", "stream": stream}, category="control", timeout_s=5)
+        except (flight.FlightError, pa.ArrowException, OSError):
+            return None
+        return None if reply.refused else table
+
+    def _publish(self, frame: DataFrame, batch: int) -> None:
+        frame.toArrow()
+
+    def arm(self) -> dict[str, Any]:
+        return {}
+
+    def initial(self) -> dict[str, Any]:
+        return {"epoch": -1}
+
+    def grant(self, after: int) -> wire.Reply | dict[str, Any]:
+        if after + 1 < REHEARSAL_EPOCHS:
+            return {"epoch": after + 1}
+        self._done.set()
+        with self.host.changed:
+            self.host.changed.wait_for(lambda: self.over)
+        return wire.refuse("stopped")
+
+    def parts(self, input: str, epoch: int) -> dict[str, Any]:
+        return {"parts": 1}
+
+    def input_slice(self, input: str, epoch: int, part: int, parts: int) -> pa.Table:
+        return self._samples[input]
+
+
+class StandbyStage:
+    """Standby of one stage for one generation. ``promote`` hands its folder and armed query to a primary."""
+
+    def __init__(self, host: Host, name: str, *, unit: str, generation: int, folder: Path) -> None:
+        self.host, self.name, self.unit, self.generation, self.folder = host, name, unit, generation, folder
+        self.store = CheckpointStore(folder / f"standby-{generation}", clear=True)
+        self.armed = False
+        self.stopping = False
+        self.query: Any = None
+        self.rehearsal: Rehearsal | None = None
+        self._abandoned = threading.Event()
+        self._lock = threading.Lock()
+        self._released = False
+        threading.Thread(target=self._arm, name=f"arm {name}", daemon=True).start()
+
+    def _arm(self) -> None:
+        try:
+            plans = self.host.wait_for_plans()
+            if not self.host.armed_standbys or self._abandoned.is_set():
+                return
+            self.rehearsal = Rehearsal(self.host, self.name, self.folder / f"rehearsal-{self.generation}")
+            try:
+                self.rehearsal.run(self._abandoned)
+            except Exception as error:
+                # Throw-away rows may not suit the user's code; the takeover is then only slower.
+                print(f"rehearsal of {self.name} failed: {root_cause(str(error))}", flush=True)
+            finally:
+                self.rehearsal = None
+            with self._lock:
+                if self._abandoned.is_set():
+                    return
+                self.query = plans.start(self.name, self.store.state, self._publish)
+                self.armed = True
+            self.host.report("armed", stage=self.name, unit=self.unit, generation=self.generation)
+        except JobError as error:
+            print(f"standby of {self.name}: {error}", flush=True)
+        except Exception:
+            traceback.print_exc()
+
+    def paste(self, header: dict[str, Any], body: bytes) -> wire.Reply | dict[str, Any]:
+        try:
+            with self._lock:
+                if self._released:
+                    return wire.refuse("fenced")
+                return {"epoch": self.store.paste(header, body)}
+        except CheckpointDamaged as error:
+            return wire.refuse("damaged", str(error))
+        except OSError as error:
+            return wire.refuse("disk", f"{error.strerror or error} on {self.host.name}")
+
+    def take_over(self) -> tuple[dict[str, Any] | None, Any]:
+        """Stop being a standby. Returns the manifest of the version to go on from and the armed query, if any.
+        The caller registers the primary and then calls ``release``."""
+        self._abandoned.set()
+        with self._lock:
+            self._released = True
+            manifest, complaints = self.store.restore()
+            for complaint in complaints:
+                self.host.report("damaged", stage=self.name, unit=self.unit, text=f"{self.name}: {complaint}")
+            self.store.clone(self.folder / "self")
+            self.store.forget()
+            return manifest, self.query
+
+    def release(self) -> None:
+        with self.host.changed:
+            self.stopping = True
+            self.host.changed.notify_all()
+
+    def _publish(self, frame: DataFrame, batch: int) -> None:
+        self.host.publish(self.name, frame, batch)
+
+    # -- Spark's side: an armed query waits here --------------------------------------------------------------------
+
+    def arm(self) -> wire.Reply | dict[str, Any]:
+        if self.rehearsal:
+            return self.rehearsal.arm()
+        with self.host.changed:
+            self.host.changed.wait_for(lambda: self.stopping)
+        promoted = self.host.stages.get(self.name)
+        return wire.refuse("stopped") if promoted is None or promoted is self else promoted.arm()
+
+    def initial(self) -> Any:
+        return self.rehearsal.initial() if self.rehearsal else wire.refuse("stopped")
+
+    def grant(self, after: int) -> Any:
+        return self.rehearsal.grant(after) if self.rehearsal else wire.refuse("stopped")
+
+    def parts(self, input: str, epoch: int) -> Any:
+        return self.rehearsal.parts(input, epoch) if self.rehearsal else wire.refuse("stopped")
+
+    def input_slice(self, input: str, epoch: int, part: int, parts: int) -> pa.Table:
+        if not self.rehearsal:
+            raise flight.FlightServerError("not rehearsing")
+        return self.rehearsal.input_slice(input, epoch, part, parts)
+
+    def set_standby(self, standby: str | None) -> None:
+        pass
+
+    def stop(self) -> None:
+        self._abandoned.set()
+        self.release()
+        with self._lock:
+            query, self.query = self.query, None
+            self._released = True
+        if query is not None:
+            try:
+                query.stop()
+            except Exception:
+                traceback.print_exc()
+
+    def status(self) -> dict[str, Any]:
+        versions = self.store.versions()
+        return {"role": "standby", "unit": self.unit, "generation": self.generation, "armed": self.armed,
+                "checkpoint": versions[-1] if versions else None}  # fmt: skip

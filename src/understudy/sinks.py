@@ -1,0 +1,170 @@
+"""Where results go.
+
+A folder sink keeps one sub-folder per epoch, ``epoch=000000000012/part-0.parquet``, which Spark and others read as
+a table partitioned by ``epoch``. Writing an epoch that is there already does nothing, and a writer of an older
+generation is refused, so neither a takeover nor a primary that wakes up again can add a row.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from understudy.errors import JobError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class Fenced(Exception):  # noqa: N818 - an expected outcome of the protocol, caught by the host, never shown raw
+    """A newer generation of the unit writes to this sink."""
+
+
+class Writer(Protocol):
+    """Call ``write`` once per epoch, in order; it returns when the epoch is durable. Raises Fenced."""
+
+    def write(self, epoch: int, table: pa.Table) -> None: ...
+
+
+@dataclass(frozen=True)
+class FolderSink:
+    path: str
+    format: str
+
+    def open(self, generation: int, spark: Callable[[], SparkSession]) -> Writer:
+        return FolderWriter(Path(self.path), self.format, generation)
+
+    def clear(self) -> None:
+        """Forget everything written: the job starts over."""
+        root = Path(self.path)
+        for entry in root.glob("epoch=*"):
+            shutil.rmtree(entry)
+        (root / "_generation").unlink(missing_ok=True)
+
+
+class FolderWriter:
+    def __init__(self, root: Path, format: str, generation: int) -> None:
+        self._root, self._format, self._generation = root, format, generation
+        (root / "_tmp").mkdir(parents=True, exist_ok=True)
+        with self._locked():
+            marker = root / "_generation"
+            if self._newest() < generation:
+                temporary = root / "_tmp" / uuid.uuid4().hex
+                temporary.write_text(str(generation))
+                temporary.rename(marker)
+
+    def write(self, epoch: int, table: pa.Table) -> None:
+        folder = self._root / f"epoch={epoch:012d}"
+        final = folder / f"part-0.{self._format}"
+        temporary = self._root / "_tmp" / uuid.uuid4().hex
+        try:
+            with open(temporary, "wb") as file:
+                if self._format == "parquet":
+                    pq.write_table(table, file)
+                else:
+                    _write_json(table, file)
+                file.flush()
+                os.fsync(file.fileno())
+            with self._locked():
+                if self._newest() > self._generation:
+                    raise Fenced(f"{self._root} is written by generation {self._newest()}, this is {self._generation}")
+                if not final.exists():
+                    folder.mkdir(exist_ok=True)
+                    os.rename(temporary, final)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _newest(self) -> int:
+        try:
+            return int((self._root / "_generation").read_text())
+        except FileNotFoundError:
+            return 0
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Check and rename are one step against other writers. The lock dies with its process."""
+        with open(self._root / "_tmp" / "lock", "a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def _write_json(table: pa.Table, file: Any) -> None:
+    text = table.to_pandas().to_json(orient="records", lines=True, date_format="iso")
+    if table.num_rows:
+        file.write(text.rstrip("\n").encode() + b"\n")
+
+
+@dataclass(frozen=True)
+class ConsoleSink:
+    rows: int
+
+    def open(self, generation: int, spark: Callable[[], SparkSession]) -> Writer:
+        return _ConsoleWriter(self.rows)
+
+    def clear(self) -> None:
+        pass
+
+
+class _ConsoleWriter:
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+
+    def write(self, epoch: int, table: pa.Table) -> None:
+        head = table.slice(0, self._rows).to_pandas().to_string(index=False)
+        print(f"-- epoch {epoch}: {table.num_rows} rows\n{head}", flush=True)
+
+
+@dataclass(frozen=True)
+class ForeachSink:
+    function: Callable[[DataFrame, int], Any]
+
+    def open(self, generation: int, spark: Callable[[], SparkSession]) -> Writer:
+        return _ForeachWriter(self.function, spark)
+
+    def clear(self) -> None:
+        pass
+
+
+class _ForeachWriter:
+    def __init__(self, function: Callable[[DataFrame, int], Any], spark: Callable[[], SparkSession]) -> None:
+        self._function, self._spark = function, spark
+
+    def write(self, epoch: int, table: pa.Table) -> None:
+        self._function(self._spark().createDataFrame(table), epoch)
+
+
+def parquet(path: str | os.PathLike[str]) -> FolderSink:
+    """A folder of Parquet files, one per epoch; exactly once."""
+    return FolderSink(os.path.abspath(path), "parquet")
+
+
+def json_lines(path: str | os.PathLike[str]) -> FolderSink:
+    """A folder of newline-delimited JSON files, one per epoch; exactly once."""
+    return FolderSink(os.path.abspath(path), "json")
+
+
+def console(rows: int = 10) -> ConsoleSink:
+    """Print the first ``rows`` rows of every epoch where the host runs."""
+    return ConsoleSink(rows)
+
+
+def foreach_epoch(function: Callable[[DataFrame, int], Any]) -> ForeachSink:
+    """Call ``function(df, epoch)`` for every epoch, in order, at least once: after a takeover the newest epochs may
+    come again with the same number and rows, so make it idempotent by ``epoch``."""
+    if not callable(function):
+        raise JobError("foreach_epoch(function): pass a function of (df, epoch)")
+    return ForeachSink(function)
+
+
+AnySink = FolderSink | ConsoleSink | ForeachSink
+
