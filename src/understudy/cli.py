@@ -1,37 +1,356 @@
-"""The command line: parse, call, print."""
+"""The command line: parse, call, print. Exit codes are those of ``understudy.errors``."""
 
 from __future__ import annotations
 
+import json
 import os
+import signal
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+from understudy import __version__
+from understudy.durations import seconds
+from understudy.errors import DrillFailed, Refused, SetupError, UnderstudyError
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="High availability for PySpark streaming.",
+)
+console = Console()
+errors = Console(stderr=True)
+
+JobFile = Annotated[Path, typer.Argument(metavar="JOB.py", help="Python file that defines one us.Job.")]
+Hosts = Annotated[int, typer.Option(help="Number of hosts.", min=1)]
+State = Annotated[Path | None, typer.Option(help="State folder; default .understudy/<job>.")]
+Master = Annotated[str, typer.Option(help="Spark master of each host: local[*], spark://..., yarn, k8s://...")]
+Conf = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Spark setting for each host; repeatable.")]
+QueueMb = Annotated[int, typer.Option(help="Memory for queues per host, in MiB; more goes to disk.", min=1)]
+Heartbeat = Annotated[str, typer.Option(help="Time between heartbeats.")]
+Misses = Annotated[int, typer.Option(help="Missed heartbeats in a row that make a failure.", min=1)]
+TokenFile = Annotated[Path | None, typer.Option(help="File with the job token; else $UNDERSTUDY_TOKEN.")]
+TlsCert = Annotated[str | None, typer.Option(help="PEM certificate of this process.")]
+TlsKey = Annotated[str | None, typer.Option(help="PEM key of this process.")]
+TlsCa = Annotated[str | None, typer.Option(help="PEM certificate of the authority that signed all of them.")]
+
+
+def _settings(conf: list[str] | None) -> dict[str, str]:
+    settings = {}
+    for item in conf or []:
+        key, equals, value = item.partition("=")
+        if not equals or not key:
+            raise SetupError(f"--conf {item!r}: write KEY=VALUE")
+        settings[key] = value
+    return settings
+
+
+def _seconds(text: str, option: str) -> float:
+    try:
+        return seconds(text, what=option)
+    except ValueError as error:
+        raise SetupError(str(error)) from None
+
+
+def _tls(cert: str | None, key: str | None, ca: str | None) -> Any:
+    from understudy.runtime.wire import Tls
+
+    given = [x for x in (cert, key, ca) if x]
+    if not given:
+        return None
+    if cert is None or key is None or ca is None:
+        raise SetupError("TLS needs all three of --tls-cert, --tls-key and --tls-ca")
+    return Tls(cert, key, ca)
+
+
+def _token(file: Path | None) -> str:
+    if file is not None:
+        try:
+            return file.read_text().strip()
+        except OSError as error:
+            raise SetupError(f"--token-file: {error}") from None
+    token = os.environ.get("UNDERSTUDY_TOKEN", "")
+    if not token:
+        raise Refused("no job token: pass --token-file, or set UNDERSTUDY_TOKEN to the token of the job")
+    return token
+
+
+def _default_state(job_file: Path) -> Path:
+    from understudy.job import load
+
+    return Path(".understudy") / load(job_file).name
+
+
+def _terminate_like_ctrl_c() -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+
+
+@app.command()
+def run(
+    job_file: JobFile,
+    hosts: Hosts = 3,
+    state: State = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start over: forget state and outputs of earlier runs.")
+    ] = False,
+    duration: Annotated[str | None, typer.Option("--for", help="Stop by itself after this time.")] = None,
+    coordinator: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Listen here for hosts started elsewhere.")
+    ] = None,
+    master: Master = "local[*]",
+    conf: Conf = None,
+    queue_mb: QueueMb = 256,
+    heartbeat: Heartbeat = "250ms",
+    misses: Misses = 4,
+    token_file: TokenFile = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsCa = None,
+) -> None:
+    """Run a job until Ctrl-C; running it again goes on where it stopped."""
+    from understudy.live import View
+    from understudy.runtime.session import LocalRun, RemoteRun
+    from understudy.runtime.spark import require_java
+
+    _terminate_like_ctrl_c()
+    folder = state or _default_state(job_file)
+    common = {
+        "hosts": hosts,
+        "fresh": fresh,
+        "heartbeat_s": _seconds(heartbeat, "--heartbeat"),
+        "heartbeat_misses": misses,
+    }
+    session: Any
+    if coordinator is None:
+        require_java()
+        session = LocalRun(
+            job_file, folder, master=master, settings=_settings(conf), queue_bytes=queue_mb << 20, **common
+        )
+    else:
+        tls = _tls(tls_cert, tls_key, tls_ca)
+        session = RemoteRun(job_file, folder, listen=coordinator, token=_token(token_file), tls=tls, **common)
+    limit_s = _seconds(duration, "--for") if duration else None
+    try:
+        with View(session.coordinator, title=f"understudy: {session.coordinator.job.name}"):
+            session.start()
+            session.coordinator.wait_until_running()
+            session.wait(limit_s)
+    except KeyboardInterrupt:
+        pass
+    except BaseException:
+        session.stop(drain=False)
+        raise
+    # A second Ctrl-C while the last checkpoint is taken ends at once; the job is then resumed as after a crash.
+    try:
+        console.print("stopping: letting epochs in flight finish, taking the last checkpoint ...")
+        clean = session.stop()
+    except KeyboardInterrupt:
+        clean = session.stop(drain=False)
+    console.print(f"stopped{'' if clean else ' without a last checkpoint'}; run it again to go on ({folder})")
 
 
 @app.command()
 def host(
-    name: Annotated[str, typer.Option()],
-    coordinator: Annotated[str, typer.Option()],
-    folder: Annotated[Path, typer.Option()] = Path(".understudy/host"),
-    listen: Annotated[str, typer.Option()] = "127.0.0.1:0",
-    master: Annotated[str, typer.Option()] = "local[*]",
-    conf: Annotated[list[str] | None, typer.Option()] = None,
-    queue_mb: Annotated[int, typer.Option()] = 256,
+    name: Annotated[str, typer.Option(help="Name of this host in the job.")],
+    coordinator: Annotated[str, typer.Option(metavar="ADDRESS", help="Where the coordinator listens.")],
+    listen: Annotated[str, typer.Option(metavar="ADDRESS", help="Where this host listens.")] = "127.0.0.1:0",
+    folder: Annotated[
+        Path | None, typer.Option(help="Folder for state and queues; default .understudy/host-<name>.")
+    ] = None,
+    master: Master = "local[*]",
+    conf: Conf = None,
+    queue_mb: QueueMb = 256,
+    token_file: TokenFile = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsCa = None,
 ) -> None:
+    """Run one host, on the machine that it stands for, until the coordinator tells it to exit."""
     from understudy.runtime.host import HostConfig, serve
+    from understudy.runtime.spark import require_java
 
-    token = os.environ["UNDERSTUDY_TOKEN"]
-    settings = dict(c.split("=", 1) for c in conf or [])
-    serve(HostConfig(name, folder, coordinator, token, listen, master, settings, queue_mb << 20))
+    require_java()
+    serve(
+        HostConfig(
+            name=name,
+            folder=(folder or Path(".understudy") / f"host-{name}").resolve(),
+            coordinator=coordinator,
+            token=_token(token_file),
+            listen=listen,
+            master=master,
+            settings=_settings(conf),
+            queue_bytes=queue_mb << 20,
+            tls=_tls(tls_cert, tls_key, tls_ca),
+        )
+    )
+
+
+@app.command()
+def status(
+    state: Annotated[
+        Path | None, typer.Option(help="State folder of the job; default the only one in .understudy.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    token_file: TokenFile = None,
+) -> None:
+    """Show a running job: hosts, units, epochs, bytes."""
+    import pyarrow.flight as flight
+
+    from understudy.runtime import wire
+    from understudy.runtime.cluster import coordinator_of, token_of
+
+    folder = state or _only_state()
+    address = coordinator_of(folder)
+    if address is None:
+        raise SetupError(f"{folder}: no job has run there; pass --state")
+    token = token_of(folder) if token_file is None and (folder / "token").exists() else _token(token_file)
+    try:
+        answer = wire.Peer(address, token).call("status", timeout_s=15).header
+    except flight.FlightUnauthenticatedError as error:
+        raise Refused(f"the coordinator at {address} refused: {error}") from None
+    except flight.FlightError:
+        raise SetupError(f"no coordinator answers at {address}; the job of {folder} is not running") from None
+    if as_json:
+        print(json.dumps(answer, indent=2))
+        return
+    table = Table(title=f"job {answer['job']}", title_justify="left")
+    for column in ("unit", "generation", "runs on", "standby", "ready"):
+        table.add_column(column)
+    for name, unit in answer["units"].items():
+        table.add_row(
+            name, str(unit["generation"]), unit["primary"] or "waiting", unit["standby"] or "-", str(unit["ready"])
+        )
+    console.print(table)
+    table = Table(title="hosts", title_justify="left")
+    for column in ("host", "alive", "memory", "queues", "stages"):
+        table.add_column(column)
+    for name, about in answer["hosts"].items():
+        stages = ", ".join(
+            f"{s} {d['role']} @{d.get('committed', d.get('checkpoint'))}" for s, d in about.get("stages", {}).items()
+        )
+        queues = about.get("queues", {}).get("memory", 0)
+        table.add_row(
+            name, str(about["alive"]), f"{about.get('rss', 0) / 2**20:.0f} MiB", f"{queues / 2**20:.1f} MiB", stages
+        )
+    console.print(table)
+    console.print("bytes: " + ", ".join(f"{k} {v:,}" for k, v in answer["bytes"].items()), highlight=False)
+
+
+def _only_state() -> Path:
+    root = Path(".understudy")
+    found = sorted(p.parent for p in root.glob("*/coordinator.json")) if root.is_dir() else []
+    if len(found) != 1:
+        names = ", ".join(map(str, found)) or "none"
+        raise SetupError(f"found {len(found)} jobs under .understudy ({names}); say which one with --state")
+    return found[0]
+
+
+@app.command()
+def drill(
+    job_file: JobFile,
+    kill: Annotated[str, typer.Option(metavar="STAGE_OR_HOST", help="What to hit: a host, or the host of a stage.")],
+    signal_name: Annotated[
+        str, typer.Option("--signal", metavar="KILL|STOP", help="STOP continues after --pause.")
+    ] = "KILL",
+    after: Annotated[str, typer.Option(help="How long the job runs before.")] = "10s",
+    pause: Annotated[str, typer.Option(help="How long a stopped host stays stopped.")] = "5s",
+    hosts: Hosts = 3,
+    out: Annotated[Path, typer.Option(help="Folder for outputs, result.json and report.html; it is replaced.")] = Path(
+        "out/drill"
+    ),
+    json_file: Annotated[Path | None, typer.Option("--json", help="Also write the result here.")] = None,
+    conf: Conf = None,
+    heartbeat: Heartbeat = "250ms",
+    misses: Misses = 4,
+) -> None:
+    """Break a running job on purpose and prove what it cost. The job's real outputs are not touched."""
+    if signal_name not in ("KILL", "STOP"):
+        raise SetupError(f"--signal {signal_name}: use KILL or STOP")
+    number = signal.SIGKILL if signal_name == "KILL" else signal.SIGSTOP
+    result = _drill(
+        job_file,
+        out,
+        kill=kill,
+        number=number,
+        after_s=_seconds(after, "--after"),
+        pause_s=_seconds(pause, "--pause"),
+        hosts=hosts,
+        settings=_settings(conf),
+        heartbeat_s=_seconds(heartbeat, "--heartbeat"),
+        heartbeat_misses=misses,
+    )
+    if json_file is not None:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        json_file.write_text(json.dumps(result, indent=2))
+    if result["verdict"] != result["expected"]:
+        raise DrillFailed(f"expected {result['expected']}, found {result['verdict']}; see {out}/report.html")
+
+
+FAST_START = {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
+"""Short runs end before the JVM's optimising compiler has paid for itself."""
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for result.json and report.html; it is replaced.")] = Path(
+        "out/demo"
+    ),
+) -> None:
+    """Run the traffic example on three hosts, kill the host of its stateful stage, and show what happens."""
+    job_file = Path(__file__).parent / "examples" / "traffic.py"
+    result = _drill(
+        job_file, out, kill="speeds", number=signal.SIGKILL, after_s=5.0, pause_s=5.0, hosts=3, settings=FAST_START
+    )
+    if result["verdict"] != "precise":
+        raise DrillFailed(f"expected precise, found {result['verdict']}; see {out}/report.html")
+
+
+def _drill(job_file: Path, out: Path, **arguments: Any) -> dict[str, Any]:
+    from understudy.drill import sentence, simple
+    from understudy.live import View
+    from understudy.runtime.spark import require_java
+
+    _terminate_like_ctrl_c()
+    require_java()
+    console.print(f"starting {arguments['hosts']} hosts, each with a Spark of its own ...")
+    result = simple(job_file, out, around=lambda c: View(c, title=f"understudy drill: {c.job.name}"), **arguments)
+    good = result["verdict"] == result["expected"]
+    console.print()
+    console.print(sentence(result), style="bold green" if good else "bold red", highlight=False)
+    ratio = result["ha_ratio"]
+    if ratio is not None:
+        spent = ", ".join(f"{k} {v:,}" for k, v in result["bytes"].items())
+        console.print(f"protection cost {ratio:.1%} of the data's bytes ({spent})", highlight=False)
+    console.print(f"report: {out}/report.html   result: {out}/result.json")
+    return result
 
 
 @app.command()
 def version() -> None:
-    pass
+    """Print the version."""
+    print(__version__)
 
 
 def main() -> None:
-    app()
+    try:
+        app(standalone_mode=False)
+    except typer.Abort:
+        sys.exit(130)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except UnderstudyError as error:
+        errors.print(f"[bold red]error:[/] {error}", highlight=False, soft_wrap=True)
+        sys.exit(error.exit_code)
+    except Exception as error:
+        if type(error).__module__.startswith("click") or hasattr(error, "format_message"):
+            errors.print(f"[bold red]error:[/] {error.format_message()}", highlight=False)  # type: ignore[attr-defined]
+            sys.exit(2)
+        raise

@@ -15,7 +15,9 @@ def seconds(value: str | float, *, what: str = "duration") -> float:
     else:
         match = _TEXT.fullmatch(str(value))
         if match is None:
-            raise ValueError(f"{what}={value!r} is not a duration; write a number with a unit, such as '500ms' or '10s'")
+            raise ValueError(
+                f"{what}={value!r} is not a duration; write a number with a unit, such as '500ms' or '10s'"
+            )
         result = float(match[1]) * _UNIT_S[match[2]]
     if result <= 0:
         raise ValueError(f"{what}={value!r} must be longer than nothing, such as '500ms'")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from understudy.core.topology import CycleError, StageShape, Topology, UnitShape
 from understudy.durations import seconds
 from understudy.errors import JobError
-from understudy.policies import PassiveStandby, Policy
+from understudy.policies import PassiveStandby, Policy, none
 from understudy.sinks import AnySink, ConsoleSink, FolderSink, ForeachSink
 from understudy.sources import AnySource, FolderSource, RateSource, SparkSource
 
@@ -65,10 +65,21 @@ class Job:
         self._unit: str | None = None
 
     def source(
-        self, name: str, source: AnySource, *, ha: Policy | None = None, host: str | None = None, standby: str | None = None
+        self,
+        name: str,
+        source: AnySource,
+        *,
+        ha: Policy | None = None,
+        host: str | None = None,
+        standby: str | None = None,
     ) -> Stream:
         """Add a source; see ``understudy.sources``."""
         where = _caller()
+        if ha is not None and not _checked_policy(ha, where).protected:
+            raise JobError(
+                f"{where}: source {name!r} cannot have ha=us.none: what a source keeps costs a few bytes per "
+                "epoch and everything downstream is recovered from it"
+            )
         if not isinstance(source, (RateSource, FolderSource, SparkSource)):
             raise JobError(f"{where}: source {name!r} got {source!r}; use us.sources.rate, .folder or .spark")
         return self._add(Stage(name, where, source=source, ha=ha, host=host, standby=standby))
@@ -93,10 +104,16 @@ class Job:
             names = tuple(self._stream_name(i, where) for i in inputs)
             return self._add(
                 Stage(
-                    name or function.__name__, where, inputs=names, function=function, output_mode=output_mode,
-                    ha=ha, host=host, standby=standby,
+                    name or function.__name__,
+                    where,
+                    inputs=names,
+                    function=function,
+                    output_mode=output_mode,
+                    ha=ha,
+                    host=host,
+                    standby=standby,
                 )
-            )  # fmt: skip
+            )
 
         return decorate
 
@@ -107,9 +124,13 @@ class Job:
         if stage is None:
             raise JobError(f"{where}: sink on unknown stream {stream!r}; streams so far: {self._known()}")
         if not isinstance(sink, (FolderSink, ConsoleSink, ForeachSink)):
-            raise JobError(f"{where}: {sink!r} is not a sink; use us.sinks.parquet, .json_lines, .console, .foreach_epoch")
+            raise JobError(
+                f"{where}: {sink!r} is not a sink; use us.sinks.parquet, .json_lines, .console, .foreach_epoch"
+            )
         taken = {n for s in self.stages.values() for n in s.sinks}
-        label = name or next(n for i in range(len(taken) + 1) if (n := stage.name + (f"-{i}" if i else "")) not in taken)
+        label = name or next(
+            n for i in range(len(taken) + 1) if (n := stage.name + (f"-{i}" if i else "")) not in taken
+        )
         if label in taken:
             raise JobError(f"{where}: there is a sink {label!r} already; give this one another name=")
         stage.sinks[_checked_name(label, "sink")] = sink
@@ -132,9 +153,19 @@ class Job:
     # -- what the runtime asks --------------------------------------------------------------------------------------
 
     def policy(self, stage: str) -> Policy:
-        """The stage's own choice, else its unit's, else the job's."""
+        """The stage's own choice, else its unit's, else the job's. A source is always protected: all that is kept
+        of it is a few bytes per epoch, and without them nothing downstream could be replayed."""
         s = self.stages[stage]
-        return s.ha or (self._units.get(s.unit) if s.unit else None) or self.ha
+        chosen = s.ha or (self._units.get(s.unit) if s.unit else None) or self.ha
+        return PassiveStandby() if s.source is not None and not chosen.protected else chosen
+
+    def unprotect(self) -> None:
+        """Take all protection off: for the failure-free reference run of a drill."""
+        self.ha = none
+        self._units = dict.fromkeys(self._units)
+        for stage in self.stages.values():
+            stage.ha = stage.host = stage.standby = None
+            stage.unit = None
 
     def topology(self) -> Topology:
         """Check the whole job and return its shape. Raises JobError."""
@@ -143,8 +174,10 @@ class Job:
         for stage in self.stages.values():
             for name in stage.inputs:
                 if name not in self.stages:
-                    raise JobError(f"{stage.where}: stage {stage.name!r} reads unknown stream {name!r}; "
-                                   f"streams are: {self._known()}")  # fmt: skip
+                    raise JobError(
+                        f"{stage.where}: stage {stage.name!r} reads unknown stream {name!r}; "
+                        f"streams are: {self._known()}"
+                    )
         members: dict[str, list[str]] = {}
         for stage in self.stages.values():
             members.setdefault(stage.unit or stage.name, []).append(stage.name)
@@ -155,14 +188,18 @@ class Job:
             )
         except CycleError as error:
             first = self.stages[error.path[0]]
-            raise JobError(f"{first.where}: the job has a cycle: {error}; a stage cannot read, directly or through "
-                           "others, what it writes. Remove one of these inputs.") from None  # fmt: skip
+            raise JobError(
+                f"{first.where}: the job has a cycle: {error}; a stage cannot read, directly or through "
+                "others, what it writes. Remove one of these inputs."
+            ) from None
 
     def _unit_shape(self, name: str, stages: list[str]) -> UnitShape:
         policies = {self.policy(s).protected for s in stages}
         if len(policies) > 1:
-            raise JobError(f"unit {name!r} mixes protected and unprotected stages ({', '.join(stages)}); "
-                           "a unit is recovered together: give it one ha=")  # fmt: skip
+            raise JobError(
+                f"unit {name!r} mixes protected and unprotected stages ({', '.join(stages)}); "
+                "a unit is recovered together: give it one ha="
+            )
         hosts = [self.stages[s].host for s in stages if self.stages[s].host]
         standbys = [self.stages[s].standby for s in stages if self.stages[s].standby]
         return UnitShape(name, tuple(stages), policies.pop(), next(iter(hosts), None), next(iter(standbys), None))
@@ -172,8 +209,10 @@ class Job:
     def _add(self, stage: Stage) -> Stream:
         _checked_name(stage.name, "stage", stage.where)
         if stage.name in self.stages:
-            raise JobError(f"{stage.where}: there is a stream {stage.name!r} already "
-                           f"(defined at {self.stages[stage.name].where}); choose another name")  # fmt: skip
+            raise JobError(
+                f"{stage.where}: there is a stream {stage.name!r} already "
+                f"(defined at {self.stages[stage.name].where}); choose another name"
+            )
         if stage.ha is not None:
             _checked_policy(stage.ha, stage.where)
         if stage.host is not None and stage.host == stage.standby:

@@ -173,7 +173,11 @@ def _is_data(name: str, seen: set[str]) -> bool:
 
 
 def folder(
-    path: str | os.PathLike[str], *, format: str = "parquet", schema: pa.Schema | None = None, files_per_epoch: int = 100
+    path: str | os.PathLike[str],
+    *,
+    format: str = "parquet",
+    schema: pa.Schema | None = None,
+    files_per_epoch: int = 100,
 ) -> FolderSource:
     """Every file that appears in a folder, once, oldest first. Put files there by renaming them into place.
 

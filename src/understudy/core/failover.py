@@ -151,8 +151,10 @@ class Failover:
             if unit.standby != event.host or unit.ready:
                 return []
             text = f"{event.unit}: standby ready on {event.host}"
-            return [*self._publish({event.unit: replace(unit, ready=True)}),
-                    Say("standby-ready", text, unit=event.unit, host=event.host)]
+            return [
+                *self._publish({event.unit: replace(unit, ready=True)}),
+                Say("standby-ready", text, unit=event.unit, host=event.host),
+            ]
         if isinstance(event, StandbyUnusable):
             return self._unusable_standby(event, unit)
         return self._stage_threw(event, unit)

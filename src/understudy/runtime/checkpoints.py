@@ -28,7 +28,7 @@ _NUMBERED = re.compile(r"(\d+)\.(delta|snapshot|changelog|zip)")
 _WHOLE = ("snapshot", "zip")
 
 
-class CheckpointDamaged(Exception):  # noqa: N818 - reported with the version used instead
+class CheckpointDamaged(Exception):
     pass
 
 

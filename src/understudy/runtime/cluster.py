@@ -18,9 +18,15 @@ from understudy.runtime.spark_io import TOKEN_VARIABLE
 
 class LocalHosts:
     def __init__(
-        self, folder: Path, *, coordinator: str, token: str, master: str = "local[*]",
-        settings: dict[str, str] | None = None, queue_bytes: int = 256 << 20,
-    ) -> None:  # fmt: skip
+        self,
+        folder: Path,
+        *,
+        coordinator: str,
+        token: str,
+        master: str = "local[*]",
+        settings: dict[str, str] | None = None,
+        queue_bytes: int = 256 << 20,
+    ) -> None:
         self._folder = folder
         self._coordinator = coordinator
         self._token = token
@@ -32,9 +38,25 @@ class LocalHosts:
     def start(self, name: str) -> None:
         home = self._folder / "hosts" / name
         home.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "understudy", "host", "--name", name, "--folder", str(home),
-                   "--coordinator", self._coordinator, *self._arguments]  # fmt: skip
-        environment = {**os.environ, TOKEN_VARIABLE: self._token, "PYTHONUNBUFFERED": "1", "SPARK_LOCAL_IP": "127.0.0.1"}
+        command = [
+            sys.executable,
+            "-m",
+            "understudy",
+            "host",
+            "--name",
+            name,
+            "--folder",
+            str(home),
+            "--coordinator",
+            self._coordinator,
+            *self._arguments,
+        ]
+        environment = {
+            **os.environ,
+            TOKEN_VARIABLE: self._token,
+            "PYTHONUNBUFFERED": "1",
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
         with open(home / "host.log", "ab") as log:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True

@@ -69,6 +69,8 @@ class Coordinator:
     def __init__(self, config: CoordinatorConfig, on_event: Callable[[dict[str, Any]], None] | None = None) -> None:
         self.config = config
         self.job: Job = load(config.job_file)
+        if config.options.get("unprotected"):
+            self.job.unprotect()
         self.topology = self.job.topology()
         self.journal = Journal(config.folder / "journal.json")
         self.events: list[dict[str, Any]] = []
@@ -101,14 +103,14 @@ class Coordinator:
         address_file.write_text(json.dumps({"address": self.address, "pid": os.getpid(), "job": self.job.name}))
         threading.Thread(target=self._tick, name="detector", daemon=True).start()
 
-    # -- begin, adopt, stop -------------------------------------------------------------------------------------------
+    # -- begin, adopt, stop ----------------------------------------------------------------------------------------
 
     def adopt(self) -> bool:
         """Take over a job that still runs from before this coordinator was killed. False when nothing runs."""
         journal = self.journal.read()
         if not journal or journal["state"] != "running":
             return False
-        for host, address in journal["hosts"].items():
+        for address in journal["hosts"].values():
             peer = self._peer(address)
             try:
                 status = peer.call("status", timeout_s=2)
@@ -134,8 +136,10 @@ class Coordinator:
     def wait_for_hosts(self, count: int, timeout_s: float = 90.0) -> None:
         with self.changed:
             if not self.changed.wait_for(lambda: len(self.failover.alive) >= count or self.failure, timeout_s):
-                raise HostsUnavailable(f"only {len(self.failover.alive)} of {count} hosts came within {timeout_s:.0f} s; "
-                                       f"see {self.config.folder}/hosts/*/host.log")  # fmt: skip
+                raise HostsUnavailable(
+                    f"only {len(self.failover.alive)} of {count} hosts came within {timeout_s:.0f} s; "
+                    f"see {self.config.folder}/hosts/*/host.log"
+                )
             self._raise_failure()
 
     def check(self) -> None:
@@ -145,7 +149,9 @@ class Coordinator:
             unknown = sorted(pins - set(self.hosts))
             address = next(iter(self.hosts.values()))
         if unknown:
-            raise JobError(f"the job asks for unknown host {', '.join(unknown)}; hosts are: {', '.join(sorted(self.hosts))}")
+            raise JobError(
+                f"the job asks for unknown host {', '.join(unknown)}; hosts are: {', '.join(sorted(self.hosts))}"
+            )
         reply = self._peer(address).call("check", timeout_s=120)
         if reply.refused:
             kind = SetupError if reply.header.get("exit_code") == 3 else JobError
@@ -161,8 +167,10 @@ class Coordinator:
                 self.failover.adopt(Plan(serial=old.serial, units=old.units))
                 known = set(journal["plan"]["units"])
                 if known != set(self.topology.units):
-                    raise JobError(f"the job's units changed from {sorted(known)} to {sorted(self.topology.units)} since it "
-                                   "stopped; start over with --fresh")  # fmt: skip
+                    raise JobError(
+                        f"the job's units changed from {sorted(known)} to {sorted(self.topology.units)} since it "
+                        "stopped; start over with --fresh"
+                    )
                 self._require_holds(journal["state"] == "stopped")
             self._begun = True
             clean = journal is not None and journal["state"] == "stopped"
@@ -174,8 +182,10 @@ class Coordinator:
         for name, unit in self.topology.units.items():
             held = any(name in holds for holds in self.failover.alive.values())
             if not held and (unit.protected or clean):
-                raise HostsUnavailable(f"no host holds a checkpoint of unit {name!r}; bring back the host folders of the "
-                                       "stopped job, or start over with --fresh")  # fmt: skip
+                raise HostsUnavailable(
+                    f"no host holds a checkpoint of unit {name!r}; bring back the host folders of the "
+                    "stopped job, or start over with --fresh"
+                )
 
     def wait_until_running(self, timeout_s: float = 120.0, *, armed: bool = False) -> None:
         """Until every stage's query runs and sources were let go; with ``armed``, until every standby is armed."""
@@ -185,8 +195,9 @@ class Coordinator:
 
         with self.changed:
             if not self.changed.wait_for(there, timeout_s):
-                raise HostsUnavailable(f"the job did not start within {timeout_s:.0f} s; see "
-                                       f"{self.config.folder}/hosts/*/host.log")  # fmt: skip
+                raise HostsUnavailable(
+                    f"the job did not start within {timeout_s:.0f} s; see {self.config.folder}/hosts/*/host.log"
+                )
             self._raise_failure()
 
     def _all_armed(self) -> bool:
@@ -219,7 +230,7 @@ class Coordinator:
         self._pool.shutdown(wait=False, cancel_futures=True)
         self.server.shutdown()
 
-    # -- hosts --------------------------------------------------------------------------------------------------------
+    # -- hosts -----------------------------------------------------------------------------------------------------
 
     def _on_join(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
         host, address = header["host"], header["address"]
@@ -273,7 +284,12 @@ class Coordinator:
 
     def _send_job(self, peer: wire.Peer) -> None:
         file = self.config.job_file
-        header = {"ident": self._ident, "file": file.name, "directory": str(file.parent.resolve()), **self.config.options}
+        header = {
+            "ident": self._ident,
+            "file": file.name,
+            "directory": str(file.parent.resolve()),
+            **self.config.options,
+        }
         reply = peer.call("job", header, file.read_bytes(), timeout_s=20)
         if reply.refused:
             self._fail(JobError(reply.header["text"]))
@@ -303,7 +319,7 @@ class Coordinator:
                 self.say("returned", f"{effect.host} answers again", host=effect.host)
                 self._handle(failover.HostJoined(effect.host))
 
-    # -- decisions ------------------------------------------------------------------------------------------------------
+    # -- decisions -------------------------------------------------------------------------------------------------
 
     def _handle(self, event: failover.Event) -> None:
         """Feed the machine and carry out its orders. Holds the lock; sending happens on other threads."""
@@ -316,14 +332,20 @@ class Coordinator:
                 elif isinstance(effect, failover.Say):
                     self.say(effect.kind, effect.text, unit=effect.unit, host=effect.host)
                 else:
-                    text = (f"stage {effect.stage!r} threw at epoch {effect.epoch}: {effect.cause}. The job stopped there; "
-                            "fix the code and run it again: it goes on with nothing lost.")  # fmt: skip
+                    text = (
+                        f"stage {effect.stage!r} threw at epoch {effect.epoch}: {effect.cause}. The job stopped there; "
+                        "fix the code and run it again: it goes on with nothing lost."
+                    )
                     self._fail(StageFailed(text))
             self.changed.notify_all()
 
     def _publish(self, plan: Plan, only: str | None = None) -> None:
-        header = {"serial": plan.serial, "hosts": dict(self.hosts), "go": self.go,
-                  "units": {name: asdict(unit) for name, unit in plan.units.items()}}  # fmt: skip
+        header = {
+            "serial": plan.serial,
+            "hosts": dict(self.hosts),
+            "go": self.go,
+            "units": {name: asdict(unit) for name, unit in plan.units.items()},
+        }
         for host in self.failover.alive:
             if only in (None, host):
                 self._pool.submit(self._send_plan, self._peer(self.hosts[host]), header)
@@ -337,9 +359,14 @@ class Coordinator:
     def _write_journal(self, state: str) -> None:
         with self.changed:
             plan = self.failover.plan
-            content = {"plan": {"serial": plan.serial, "units": {n: asdict(u) for n, u in plan.units.items()}},
-                       "hosts": self.hosts, "pids": self.pids, "state": state, "ident": self._ident,
-                       "address": self.address}  # fmt: skip
+            content = {
+                "plan": {"serial": plan.serial, "units": {n: asdict(u) for n, u in plan.units.items()}},
+                "hosts": self.hosts,
+                "pids": self.pids,
+                "state": state,
+                "ident": self._ident,
+                "address": self.address,
+            }
             self.journal.write(content)
 
     def _on_report(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
@@ -356,7 +383,13 @@ class Coordinator:
                 self._handle(failover.StageThrew(unit, generation, stage, header["epoch"], header["cause"]))
             elif kind == "resumed":
                 self.started[stage] = generation
-                self.say("running", f"{stage} runs on {host} after epoch {header['epoch']}", unit=unit, host=host, t=header["t"])
+                self.say(
+                    "running",
+                    f"{stage} runs on {host} after epoch {header['epoch']}",
+                    unit=unit,
+                    host=host,
+                    t=header["t"],
+                )
                 self._maybe_go()
             elif kind == "armed":
                 self.armed[stage] = generation
@@ -366,8 +399,10 @@ class Coordinator:
             elif kind == "damaged":
                 self.say("damaged", header["text"], unit=unit, host=host)
             elif kind == "gone":
-                text = (f"stage {stage!r} needs epoch {header['epoch']} of {header['stream']!r}, which nobody has any more; "
-                        "more hosts failed at once than the job was protected against")  # fmt: skip
+                text = (
+                    f"stage {stage!r} needs epoch {header['epoch']} of {header['stream']!r}, which nobody has any more; "
+                    "more hosts failed at once than the job was protected against"
+                )
                 self._fail(HostsUnavailable(text))
             elif kind == "spark-failed":
                 self._fail(SetupError(f"Spark did not start on {host}: {header['cause']}"))
@@ -380,12 +415,9 @@ class Coordinator:
         if not self.go and all(self.started.get(s) == plan[self.topology.unit_of[s]].generation for s in inner):
             self.go = True
             self.say("go", "every stage runs; sources are let go")
-            self._handle_republish()
+            self._publish(self.failover.plan)
 
-    def _handle_republish(self) -> None:
-        self._publish(self.failover.plan)
-
-    # -- telling --------------------------------------------------------------------------------------------------------
+    # -- telling ---------------------------------------------------------------------------------------------------
 
     def say(self, kind: str, text: str, *, t: float | None = None, **about: Any) -> None:
         event = {"t": t or time.time(), "kind": kind, "text": text, **{k: v for k, v in about.items() if v is not None}}

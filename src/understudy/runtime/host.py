@@ -92,18 +92,29 @@ class Host:
             os.environ[TLS_VARIABLE] = json.dumps([config.tls.cert, config.tls.key, config.tls.ca])
         service = wire.Service(
             calls={
-                "job": self._on_job, "plan": self._on_plan, "check": self._on_check, "ack": self._on_ack,
-                "paste": self._on_paste, "entries": self._on_entries, "arm": self._on_arm, "initial": self._on_initial,
-                "grant": self._on_grant, "parts": self._on_parts, "drain": self._on_drain, "status": self._on_status,
-                "position": self._on_position, "recorded": self._on_recorded, "reset": self._on_reset,
+                "job": self._on_job,
+                "plan": self._on_plan,
+                "check": self._on_check,
+                "ack": self._on_ack,
+                "paste": self._on_paste,
+                "entries": self._on_entries,
+                "arm": self._on_arm,
+                "initial": self._on_initial,
+                "grant": self._on_grant,
+                "parts": self._on_parts,
+                "drain": self._on_drain,
+                "status": self._on_status,
+                "position": self._on_position,
+                "recorded": self._on_recorded,
+                "reset": self._on_reset,
                 "exit": self._on_exit,
             },
             gets={"epoch": self._get_epoch, "peek": self._get_peek, "input": self._get_input, "pulse": self._get_pulse},
-        )  # fmt: skip
+        )
         self.server = wire.Server(config.listen, config.token, service, config.tls)
         self.address = self.server.address
 
-    # -- life -------------------------------------------------------------------------------------------------------
+    # -- life ------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         for work in (self._start_spark, self._membership, self._send_reports):
@@ -144,15 +155,22 @@ class Host:
         refused = 0
         while not self.shutdown.is_set():
             if self._watchers == 0:
-                header = {"host": self.name, "address": self.address, "holds": self._holds(), "pid": os.getpid(),
-                          "serial": self.serial}  # fmt: skip
+                header = {
+                    "host": self.name,
+                    "address": self.address,
+                    "holds": self._holds(),
+                    "pid": os.getpid(),
+                    "serial": self.serial,
+                }
                 try:
                     self._coordinator.call("join", header, timeout_s=5)
                 except flight.FlightError as error:
                     if wire.is_refused(error):
                         refused += 1
                         if refused >= 3:
-                            print(f"the coordinator at {self.config.coordinator} refused this host: {error}", flush=True)
+                            print(
+                                f"the coordinator at {self.config.coordinator} refused this host: {error}", flush=True
+                            )
                             self._end(4)
                     self._coordinator.close()
             if self._watchers == 0 and time.monotonic() - self._watched_at > ORPHAN_S:
@@ -170,7 +188,7 @@ class Host:
                 pass
         os._exit(code)
 
-    # -- telling the coordinator --------------------------------------------------------------------------------------
+    # -- telling the coordinator -----------------------------------------------------------------------------------
 
     def report(self, kind: str, **about: Any) -> None:
         """Tell the coordinator, now or as soon as there is one."""
@@ -214,7 +232,7 @@ class Host:
             produced = {n: s.output.queue.next - 1 for n, s in self.stages.items() if hasattr(s, "output")}
             return [produced, sum(self.rows.values())]
 
-    # -- plans --------------------------------------------------------------------------------------------------------
+    # -- plans -----------------------------------------------------------------------------------------------------
 
     def _on_job(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
         """The job's code and options. A host runs one job at a time."""
@@ -230,6 +248,8 @@ class Host:
             job = load(path)
         except JobError as error:
             return {"refused": "job", "text": str(error)}
+        if header.get("unprotected"):
+            job.unprotect()
         with self.changed:
             self.job, self.topology = job, job.topology()
             self.options = header
@@ -266,8 +286,14 @@ class Host:
                         self._agree(unit, stage, wanted)
                     except Exception as error:
                         traceback.print_exc()
-                        self.report("threw", stage=stage, unit=unit, generation=wanted["generation"], epoch=-1,
-                                    cause=f"cannot start on {self.name}: {error}")  # fmt: skip
+                        self.report(
+                            "threw",
+                            stage=stage,
+                            unit=unit,
+                            generation=wanted["generation"],
+                            epoch=-1,
+                            cause=f"cannot start on {self.name}: {error}",
+                        )
 
     def _agree(self, unit: str, stage: str, wanted: dict[str, Any]) -> None:
         mine = self.stages.get(stage)
@@ -337,9 +363,16 @@ class Host:
                 start_epoch, base = -1, 0
             kind = SparkSourceStage if self.job.stages[stage].source is not None else PrimaryStage
             primary = kind(
-                self, stage, unit=unit, generation=generation, folder=folder, state=state,
-                start_epoch=start_epoch, base=base, query=query,
-            )  # fmt: skip
+                self,
+                stage,
+                unit=unit,
+                generation=generation,
+                folder=folder,
+                state=state,
+                start_epoch=start_epoch,
+                base=base,
+                query=query,
+            )
         with self.changed:
             self.stages[stage] = primary
             self.changed.notify_all()
@@ -377,8 +410,10 @@ class Host:
             return
         now = self.wait_for_plans().schema(stage).simpleString()
         if now != manifest["schema"]:
-            raise JobError(f"the schema of stage {stage!r} has changed from {manifest['schema']} to {now} since its "
-                           "checkpoint; restore the old columns, rename the stage, or start over with --fresh")  # fmt: skip
+            raise JobError(
+                f"the schema of stage {stage!r} has changed from {manifest['schema']} to {now} since its "
+                "checkpoint; restore the old columns, rename the stage, or start over with --fresh"
+            )
 
     def _newest_store(self, stage: str) -> CheckpointStore | None:
         folder = self._stage_folder(stage)
@@ -417,7 +452,7 @@ class Host:
                 time.sleep(0.05)
         return max(firsts)
 
-    # -- where things are ---------------------------------------------------------------------------------------------
+    # -- where things are ------------------------------------------------------------------------------------------
 
     def primary_of_stream(self, stream: str) -> str | None:
         unit = self.plan.get(self.topology.unit_of[stream])
@@ -449,7 +484,7 @@ class Host:
         if isinstance(primary, PrimaryStage):
             primary.publish(frame, batch)
 
-    # -- calls from other hosts -----------------------------------------------------------------------------------------
+    # -- calls from other hosts ------------------------------------------------------------------------------------
 
     def _stale(self, header: dict[str, Any]) -> bool:
         """True when the caller speaks for a generation that has been replaced."""
@@ -466,8 +501,13 @@ class Host:
         refusal, table = stream.take(request["consumer"], request["epoch"], POLL_S)
         if table is None:
             return wire.epoch_stream(wire.EMPTY, {"refused": refusal})
-        header = {"stream": request["stream"], "epoch": request["epoch"], "generation": stream.owner.generation,
-                  "rows": table.num_rows, "bytes": table.nbytes}  # fmt: skip
+        header = {
+            "stream": request["stream"],
+            "epoch": request["epoch"],
+            "generation": stream.owner.generation,
+            "rows": table.num_rows,
+            "bytes": table.nbytes,
+        }
         return wire.epoch_stream(table, header)
 
     def _get_peek(self, request: dict[str, Any]) -> flight.FlightDataStream:
@@ -512,7 +552,7 @@ class Host:
             return {"refused": "elsewhere"}
         return act(standby)
 
-    # -- calls from this host's Spark -----------------------------------------------------------------------------------
+    # -- calls from this host's Spark ------------------------------------------------------------------------------
 
     def _on_arm(self, header: dict[str, Any], body: bytes) -> Any:
         stage = self.stages.get(header["stage"])
@@ -541,7 +581,7 @@ class Host:
         table = stage.input_slice(request["input"], request["epoch"], request["part"], request["parts"])
         return wire.epoch_stream(table, {})
 
-    # -- calls from the coordinator -------------------------------------------------------------------------------------
+    # -- calls from the coordinator --------------------------------------------------------------------------------
 
     def _on_drain(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
         """First without ``final``: stop cutting epochs. Then, with it: take the last checkpoints."""
@@ -557,11 +597,17 @@ class Host:
         with self.changed:
             stages = {name: stage.status() for name, stage in self.stages.items()}
         return {
-            "stages": stages, "bytes": self.meter.snapshot(), "rows": dict(self.rows), "spark": self._spark is not None,
-            "queues": {"memory": self.payloads.memory_bytes, "memory_peak": self.payloads.memory_bytes_peak,
-                       "spilled": self.payloads.spilled_bytes},
+            "stages": stages,
+            "bytes": self.meter.snapshot(),
+            "rows": dict(self.rows),
+            "spark": self._spark is not None,
+            "queues": {
+                "memory": self.payloads.memory_bytes,
+                "memory_peak": self.payloads.memory_bytes_peak,
+                "spilled": self.payloads.spilled_bytes,
+            },
             "rss": tree_memory(psutil.Process()),
-        }  # fmt: skip
+        }
 
     def _on_recorded(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
         """The entries of the sources that run here, for a drill's replay."""

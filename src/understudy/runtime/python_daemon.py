@@ -3,8 +3,6 @@
 A worker that Spark forks while a standby takes over then starts in milliseconds instead of importing Arrow first.
 """
 
-import pyarrow
-import pyarrow.flight
 import pyspark.sql.worker  # noqa: F401
 from pyspark.daemon import manager
 

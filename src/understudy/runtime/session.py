@@ -1,86 +1,144 @@
-"""A job running on local hosts, from start to a clean end: what ``run``, ``drill`` and the tests share."""
+"""A job from start to a clean end: what ``run``, drills, benchmarks and tests share."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from understudy.errors import JobError
 from understudy.runtime.cluster import LocalHosts, token_of
 from understudy.runtime.coordinator import Coordinator, CoordinatorConfig
+from understudy.runtime.wire import Tls
 from understudy.sinks import FolderSink
 
 
-class LocalRun:
-    """``with LocalRun(...) as run:`` starts hosts, coordinator and job; leaving it ends every process."""
+class Run:
+    """A coordinator and its job. ``with Run(...) as run:`` starts it; leaving it ends every process it started."""
 
     def __init__(
-        self, job_file: Path, folder: Path, *, hosts: int = 3, fresh: bool = False, options: dict[str, Any] | None = None,
-        master: str = "local[*]", settings: dict[str, str] | None = None, queue_bytes: int = 256 << 20,
-        heartbeat_s: float = 0.25, heartbeat_misses: int = 4, on_event: Callable[[dict[str, Any]], None] | None = None,
-        keep_hosts: LocalHosts | None = None,
-    ) -> None:  # fmt: skip
-        self.folder = folder
-        self.names = [f"h{i + 1}" for i in range(hosts)]
+        self,
+        config: CoordinatorConfig,
+        *,
+        hosts: int,
+        fresh: bool,
+        on_event: Callable[[dict[str, Any]], None] | None = None,
+    ) -> None:
+        self.config = config
+        self.count = hosts
         if fresh:
             for name in ("journal.json", "events.jsonl", "hosts"):
-                path = folder / name
-                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-        token = token_of(folder)
-        config = CoordinatorConfig(
-            job_file=job_file, folder=folder, token=token, heartbeat_s=heartbeat_s, heartbeat_misses=heartbeat_misses,
-            options=options or {}, listen=self._last_listen(),
-        )  # fmt: skip
-        self._on_event = on_event
-        self.config = config
+                path = config.folder / name
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink(missing_ok=True)
         self.coordinator = Coordinator(config, on_event)
-        self._sinks_ready(fresh, options or {})
-        self.hosts = LocalHosts(
-            folder, coordinator=self.coordinator.address, token=token, master=master, settings=settings, queue_bytes=queue_bytes
-        )
-        self.adopted = False
+        self._sinks_ready(fresh)
 
-    def _last_listen(self) -> str:
-        """The address of a coordinator that was killed is taken again, so that its hosts find it."""
-        import json
-
-        try:
-            journal = json.loads((self.folder / "journal.json").read_text())
-            return str(journal["address"]) if journal["state"] == "running" else "127.0.0.1:0"
-        except (OSError, ValueError, KeyError):
-            return "127.0.0.1:0"
-
-    def _sinks_ready(self, fresh: bool, options: dict[str, Any]) -> None:
+    def _sinks_ready(self, fresh: bool) -> None:
+        """A run that starts from nothing must find its folder sinks empty: epochs that are there count as written."""
         if self.coordinator.journal.read() is not None:
             return
+        root = self.config.options.get("sink_root")
         for stage in self.coordinator.job.stages.values():
             for name, sink in stage.sinks.items():
-                if options.get("sink_root"):
-                    sink = FolderSink(str(Path(options["sink_root"], name)), "parquet")
-                if not isinstance(sink, FolderSink):
+                target = FolderSink(str(Path(root, name)), "parquet") if root else sink
+                if not isinstance(target, FolderSink):
                     continue
                 if fresh:
-                    sink.clear()
-                elif any(Path(sink.path).glob("epoch=*")):
+                    target.clear()
+                elif any(Path(target.path).glob("epoch=*")):
                     self.coordinator.close(exit_hosts=False)
-                    raise JobError(f"sink {name!r}: {sink.path} holds epochs of another run; use --fresh to replace them, "
-                                   "or write to another folder")  # fmt: skip
+                    raise JobError(
+                        f"sink {name!r}: {target.path} holds epochs of another run; use --fresh to replace them, "
+                        "or write to another folder"
+                    )
 
     def start(self) -> None:
-        """Adopt the running job, or start hosts and begin (or resume) it."""
-        self.adopted = self.coordinator.adopt()
-        if self.adopted:
-            self.hosts.adopt(self.coordinator.pids)
+        """Adopt the running job, or wait for hosts and begin (or resume) it."""
+        if self.coordinator.adopt():
+            self._adopted()
             return
-        for name in self.names:
-            self.hosts.start(name)
-        self.coordinator.wait_for_hosts(len(self.names))
+        self._start_hosts()
+        self.coordinator.wait_for_hosts(self.count)
         self.coordinator.check()
         self.coordinator.begin()
+
+    def _start_hosts(self) -> None:
+        self.coordinator.say("listening", f"waiting for {self.count} hosts at {self.coordinator.address}")
+
+    def _adopted(self) -> None:
+        pass
+
+    def wait(self, timeout_s: float | None) -> None:
+        """Until the time is over; raises as soon as the job has failed."""
+        self.coordinator.wait(timeout_s)
+
+    def stop(self, *, drain: bool = True) -> bool:
+        """End the job. With ``drain``, let epochs in flight finish and take a last checkpoint first."""
+        clean = self.coordinator.drain() if drain else False
+        self.coordinator.close()
+        return clean
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop(drain=False)
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop(drain=False)
+
+
+class LocalRun(Run):
+    """Hosts as processes on this machine."""
+
+    def __init__(
+        self,
+        job_file: Path,
+        folder: Path,
+        *,
+        hosts: int = 3,
+        fresh: bool = False,
+        options: dict[str, Any] | None = None,
+        master: str = "local[*]",
+        settings: dict[str, str] | None = None,
+        queue_bytes: int = 256 << 20,
+        heartbeat_s: float = 0.25,
+        heartbeat_misses: int = 4,
+        on_event: Callable[[dict[str, Any]], None] | None = None,
+    ) -> None:
+        config = CoordinatorConfig(
+            job_file=job_file,
+            folder=folder,
+            token=token_of(folder),
+            listen=_last_address(folder),
+            heartbeat_s=heartbeat_s,
+            heartbeat_misses=heartbeat_misses,
+            options=options or {},
+        )
+        super().__init__(config, hosts=hosts, fresh=fresh, on_event=on_event)
+        self.hosts = LocalHosts(
+            folder,
+            coordinator=self.coordinator.address,
+            token=config.token,
+            master=master,
+            settings=settings,
+            queue_bytes=queue_bytes,
+        )
+
+    def _start_hosts(self) -> None:
+        for i in range(self.count):
+            self.hosts.start(f"h{i + 1}")
+
+    def _adopted(self) -> None:
+        self.hosts.adopt(self.coordinator.pids)
 
     def host_of(self, target: str) -> str:
         """The host called ``target``, or the primary of the stage or unit of that name."""
@@ -95,21 +153,46 @@ class LocalRun:
         return plan.primary
 
     def stop(self, *, drain: bool = True) -> bool:
-        clean = self.coordinator.drain() if drain else False
-        self.coordinator.close()
+        clean = super().stop(drain=drain)
         self.hosts.end()
         return clean
 
-    def __enter__(self) -> LocalRun:
-        try:
-            self.start()
-        except BaseException:
-            self.stop(drain=False)
-            raise
-        return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.stop(drain=False)
+class RemoteRun(Run):
+    """Hosts that were started elsewhere with ``understudy host --coordinator``."""
+
+    def __init__(
+        self,
+        job_file: Path,
+        folder: Path,
+        *,
+        listen: str,
+        token: str,
+        hosts: int,
+        fresh: bool,
+        tls: Tls | None,
+        heartbeat_s: float,
+        heartbeat_misses: int,
+    ) -> None:
+        config = CoordinatorConfig(
+            job_file=job_file,
+            folder=folder,
+            token=token,
+            listen=listen,
+            heartbeat_s=heartbeat_s,
+            heartbeat_misses=heartbeat_misses,
+            tls=tls,
+        )
+        super().__init__(config, hosts=hosts, fresh=fresh)
+
+
+def _last_address(folder: Path) -> str:
+    """The address of a coordinator that was killed is taken again, so that its hosts find it."""
+    try:
+        journal = json.loads((folder / "journal.json").read_text())
+        return str(journal["address"]) if journal["state"] == "running" else "127.0.0.1:0"
+    except (OSError, ValueError, KeyError):
+        return "127.0.0.1:0"
 
 
 def wait_for(condition: Callable[[], bool], timeout_s: float, what: str) -> None:

@@ -87,8 +87,9 @@ class SourceStage:
             with host.changed:
                 host.changed.wait_for(lambda: self.stopping or host.go)
             self.resumed_at = time.time()
-            host.report("resumed", stage=self.name, unit=self.unit, generation=self.generation,
-                        epoch=len(self.log.entries) - 1)  # fmt: skip
+            host.report(
+                "resumed", stage=self.name, unit=self.unit, generation=self.generation, epoch=len(self.log.entries) - 1
+            )
             opened = time.monotonic() - host.job.epoch_s
             while True:
                 epoch = len(self.log.entries)
@@ -109,8 +110,14 @@ class SourceStage:
         except Exception as error:
             traceback.print_exc()
             self.error = first_line(error)
-            host.report("threw", stage=self.name, unit=self.unit, generation=self.generation,
-                        epoch=len(self.log.entries), cause=f"source {self.name!r}: {first_line(error)}")  # fmt: skip
+            host.report(
+                "threw",
+                stage=self.name,
+                unit=self.unit,
+                generation=self.generation,
+                epoch=len(self.log.entries),
+                cause=f"source {self.name!r}: {first_line(error)}",
+            )
 
     def _wait(self, until: float) -> None:
         with self.host.changed:
@@ -133,8 +140,13 @@ class SourceStage:
             entries = self.log.entries
             try:
                 send = entries[has:] if has is not None else []
-                header = {"unit": self.unit, "stage": self.name, "generation": self.generation,
-                          "from": has, "entries": send}  # fmt: skip
+                header = {
+                    "unit": self.unit,
+                    "stage": self.name,
+                    "generation": self.generation,
+                    "from": has,
+                    "entries": send,
+                }
                 reply = self.host.peer(standby).call("entries", header, category="checkpoint", timeout_s=10)
             except (flight.FlightError, pa.ArrowException, OSError):
                 reply = wire.refuse("unreachable")
@@ -142,11 +154,19 @@ class SourceStage:
                 self.fence()
                 return False
             if reply.refused == "disk":
-                self.host.report("standby-unusable", unit=self.unit, stage=self.name, generation=self.generation,
-                                 host=standby, cause=reply.header["text"])  # fmt: skip
+                self.host.report(
+                    "standby-unusable",
+                    unit=self.unit,
+                    stage=self.name,
+                    generation=self.generation,
+                    host=standby,
+                    cause=reply.header["text"],
+                )
             with self.host.changed:
                 if reply.refused:
-                    self.host.changed.wait_for(lambda: self.stopping or self.host.serial != serial, timeout=0.1)
+                    self.host.changed.wait_for(
+                        lambda then=serial: self.stopping or self.host.serial != then, timeout=0.1
+                    )
                     continue
                 if standby != self._standby:
                     continue
@@ -155,7 +175,9 @@ class SourceStage:
                 first = up_to_date and not self._held
                 self._held = self._held or up_to_date
             if first:
-                self.host.report("standby-ready", unit=self.unit, stage=self.name, generation=self.generation, host=standby)
+                self.host.report(
+                    "standby-ready", unit=self.unit, stage=self.name, generation=self.generation, host=standby
+                )
             if up_to_date:
                 return True
         return False
@@ -190,9 +212,18 @@ class SourceStage:
 
     def status(self) -> dict[str, Any]:
         queue = self.output.queue
-        return {"role": "primary", "unit": self.unit, "generation": self.generation, "committed": queue.next - 1,
-                "produced": queue.next - 1, "trimmed": queue.trimmed, "started": self.resumed_at is not None,
-                "checkpoint": self._standby_has, "error": self.error, "source": True}  # fmt: skip
+        return {
+            "role": "primary",
+            "unit": self.unit,
+            "generation": self.generation,
+            "committed": queue.next - 1,
+            "produced": queue.next - 1,
+            "trimmed": queue.trimmed,
+            "started": self.resumed_at is not None,
+            "checkpoint": self._standby_has,
+            "error": self.error,
+            "source": True,
+        }
 
 
 class StandbySource:
@@ -222,5 +253,10 @@ class StandbySource:
             self.stopping = True
 
     def status(self) -> dict[str, Any]:
-        return {"role": "standby", "unit": self.unit, "generation": self.generation, "armed": True,
-                "checkpoint": len(self.log.entries) - 1}  # fmt: skip
+        return {
+            "role": "standby",
+            "unit": self.unit,
+            "generation": self.generation,
+            "armed": True,
+            "checkpoint": len(self.log.entries) - 1,
+        }

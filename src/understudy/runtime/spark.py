@@ -66,8 +66,10 @@ def java_version() -> int | None:
 def require_java() -> None:
     version = java_version()
     if version is None:
-        raise SetupError("Java was not found; Spark needs Java 17 or newer: apt-get install openjdk-17-jre-headless, "
-                         "or set JAVA_HOME")  # fmt: skip
+        raise SetupError(
+            "Java was not found; Spark needs Java 17 or newer: apt-get install openjdk-17-jre-headless, "
+            "or set JAVA_HOME"
+        )
     if version < 17:
         raise SetupError(f"Java {version} is too old; Spark needs Java 17 or newer; set JAVA_HOME to one")
 
@@ -78,8 +80,12 @@ def start_session(name: str, *, master: str, settings: dict[str, str], local_dir
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master(master).appName(name).config("spark.local.dir", str(local_dir))
-    merged = {**_SETTINGS, "spark.driver.extraJavaOptions": _JVM_OPTIONS,
-              "spark.sql.warehouse.dir": str(local_dir / "warehouse"), **settings}  # fmt: skip
+    merged = {
+        **_SETTINGS,
+        "spark.driver.extraJavaOptions": _JVM_OPTIONS,
+        "spark.sql.warehouse.dir": str(local_dir / "warehouse"),
+        **settings,
+    }
     for key, value in merged.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
@@ -125,22 +131,26 @@ class Plans:
     def _build(self, stage: Stage) -> DataFrame:
         from pyspark.sql import DataFrame
 
-        if isinstance(stage.source, SparkSource):
-            call: Callable[[], Any] = lambda: stage.source.function(self._spark)  # type: ignore[union-attr]
-        else:
-            inputs = [self._input(stage.name, name, self.schema(name)) for name in stage.inputs]
-            assert stage.function is not None
-            call = lambda: stage.function(*inputs)  # type: ignore[misc]
         try:
-            frame = call()
+            if isinstance(stage.source, SparkSource):
+                frame: Any = stage.source.function(self._spark)
+            else:
+                assert stage.function is not None
+                frame = stage.function(*(self._input(stage.name, name, self.schema(name)) for name in stage.inputs))
+        except JobError:
+            raise
         except Exception as error:
             raise JobError(f"{stage.where}: stage {stage.name!r} cannot be built: {first_line(error)}") from error
         if not isinstance(frame, DataFrame):
-            raise JobError(f"{stage.where}: stage {stage.name!r} returned {type(frame).__name__}, not a DataFrame; "
-                           "end the function with `return ...`")  # fmt: skip
+            raise JobError(
+                f"{stage.where}: stage {stage.name!r} returned {type(frame).__name__}, not a DataFrame; "
+                "end the function with `return ...`"
+            )
         if not frame.isStreaming:
-            raise JobError(f"{stage.where}: stage {stage.name!r} returned a DataFrame that does not stream; derive it "
-                           "from the inputs, and use spark.readStream in a source")  # fmt: skip
+            raise JobError(
+                f"{stage.where}: stage {stage.name!r} returned a DataFrame that does not stream; derive it "
+                "from the inputs, and use spark.readStream in a source"
+            )
         if isinstance(stage.source, SparkSource):
             # Without rows of its own, the tick makes Spark cut an epoch when one is due, also when nothing came.
             frame = frame.unionByName(self._input(stage.name, TICK, frame.schema))
@@ -162,8 +172,9 @@ class Plans:
                 return writer.option("checkpointLocation", str(checkpoint)).start()
             except AnalysisException as error:
                 refusals.append(f"{mode}: {first_line(error)}")
-        raise JobError(f"{self._job.stages[stage].where}: Spark refuses the output mode of stage {stage!r}: "
-                       + "; ".join(refusals))  # fmt: skip
+        raise JobError(
+            f"{self._job.stages[stage].where}: Spark refuses the output mode of stage {stage!r}: " + "; ".join(refusals)
+        )
 
 
 def first_line(error: BaseException) -> str:
@@ -176,7 +187,9 @@ def root_cause(text: str) -> str:
     """What the user's code said, out of a StreamingQueryException's text: the last Python error line, else the first
     line that names a Spark error class."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("at ")]
-    python = [line for line in lines if line.split(":")[0].endswith(("Error", "Exception")) and "." not in line.split(":")[0]]
+    python = [
+        line for line in lines if line.split(":")[0].endswith(("Error", "Exception")) and "." not in line.split(":")[0]
+    ]
     if python:
         return python[-1]
     classes = [line for line in lines if line.startswith("[") or "] " in line]

@@ -40,7 +40,7 @@ def _peer(address: str) -> Peer:
     return _peers[address]
 
 
-class Stopped(Exception):  # noqa: N818 - ends the query on purpose; the host knows why
+class Stopped(Exception):
     pass
 
 
@@ -54,10 +54,10 @@ class EpochReader(DataSourceStreamReader):
         self._host, self._stage, self._input = host, stage, input
         self._call("arm")
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+    def initialOffset(self) -> dict[str, Any]:
         return {"epoch": self._call("initial")["epoch"]}
 
-    def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:  # noqa: N802
+    def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
         return {"epoch": self._call("grant", after=start["epoch"])["epoch"]}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[EpochPartition]:
@@ -70,9 +70,13 @@ class EpochReader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, EpochPartition)
         request = {
-            "get": "input", "stage": self._stage, "input": self._input,
-            "epoch": partition.epoch, "part": partition.part, "parts": partition.parts,
-        }  # fmt: skip
+            "get": "input",
+            "stage": self._stage,
+            "input": self._input,
+            "epoch": partition.epoch,
+            "part": partition.part,
+            "parts": partition.parts,
+        }
         _, table = _peer(self._host).get(request, timeout_s=120)
         yield from table.to_batches()
 
@@ -92,5 +96,5 @@ class EpochSource(DataSource):
     def schema(self) -> StructType:
         return StructType.fromJson(json.loads(self.options["schema"]))
 
-    def streamReader(self, schema: StructType) -> EpochReader:  # noqa: N802
+    def streamReader(self, schema: StructType) -> EpochReader:
         return EpochReader(self.options["host"], self.options["stage"], self.options["input"])

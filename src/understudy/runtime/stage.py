@@ -126,7 +126,7 @@ class Inlet(threading.Thread):
                 return
             elif refusal != "later":
                 with host.changed:  # moved or unreachable: the next plan will tell
-                    host.changed.wait_for(lambda: stage.stopping or host.serial != serial, timeout=0.1)
+                    host.changed.wait_for(lambda then=serial: stage.stopping or host.serial != then, timeout=0.1)
 
     def _fetch(self, producer: str | None, epoch: int) -> tuple[str | None, pa.Table | None]:
         stage, host = self.stage, self.host
@@ -135,8 +135,15 @@ class Inlet(threading.Thread):
         if producer == host.name:
             stream = host.stream(self.stream)
             return stream.take(stage.name, epoch, 1.0) if stream else ("elsewhere", None)
-        request = {"get": "epoch", "stream": self.stream, "epoch": epoch, "consumer": stage.name,
-                   "unit": stage.unit, "generation": stage.generation, "acked": stage.acked}  # fmt: skip
+        request = {
+            "get": "epoch",
+            "stream": self.stream,
+            "epoch": epoch,
+            "consumer": stage.name,
+            "unit": stage.unit,
+            "generation": stage.generation,
+            "acked": stage.acked,
+        }
         try:
             reply, table = host.peer(producer).get(request, timeout_s=POLL_S + 10)
         except (flight.FlightError, pa.ArrowException, OSError):
@@ -172,7 +179,9 @@ class SinkWriter(threading.Thread):
             if not stage.stopping:
                 traceback.print_exc()
                 cause = f"sink {self.sink_name!r}: {first_line(error)}"
-                host.report("threw", stage=stage.name, unit=stage.unit, generation=stage.generation, epoch=epoch, cause=cause)
+                host.report(
+                    "threw", stage=stage.name, unit=stage.unit, generation=stage.generation, epoch=epoch, cause=cause
+                )
 
 
 class PrimaryStage:
@@ -180,9 +189,18 @@ class PrimaryStage:
     epochs (epoch = batch + base)."""
 
     def __init__(
-        self, host: Host, name: str, *, unit: str, generation: int, folder: Path, state: Path,
-        start_epoch: int, base: int, query: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        host: Host,
+        name: str,
+        *,
+        unit: str,
+        generation: int,
+        folder: Path,
+        state: Path,
+        start_epoch: int,
+        base: int,
+        query: Any = None,
+    ) -> None:
         self.host, self.name, self.unit, self.generation = host, name, unit, generation
         self.folder, self.state = folder, state
         self.start_epoch, self.base = start_epoch, base
@@ -227,8 +245,9 @@ class PrimaryStage:
                 traceback.print_exc()
         if not self.stopping:
             self.error = cause
-            self.host.report("threw", stage=self.name, unit=self.unit, generation=self.generation,
-                             epoch=self.granted, cause=cause)  # fmt: skip
+            self.host.report(
+                "threw", stage=self.name, unit=self.unit, generation=self.generation, epoch=self.granted, cause=cause
+            )
 
     def arm(self) -> wire.Reply | dict[str, Any]:
         return {}
@@ -307,8 +326,13 @@ class PrimaryStage:
                 if local:
                     local.ack(self.name, self.acked)
             elif producer is not None:
-                header = {"stream": stream, "consumer": self.name, "unit": self.unit, "generation": self.generation,
-                          "epoch": self.acked}  # fmt: skip
+                header = {
+                    "stream": stream,
+                    "consumer": self.name,
+                    "unit": self.unit,
+                    "generation": self.generation,
+                    "epoch": self.acked,
+                }
                 try:
                     reply = self.host.peer(producer).call("ack", header, category="ack", timeout_s=5)
                 except (flight.FlightError, pa.ArrowException, OSError):
@@ -329,7 +353,7 @@ class PrimaryStage:
     def drain(self, final: int) -> bool:
         """Stopping: take the last checkpoint. True once nothing is left to do."""
         with self.host.changed:
-            if self.committed < final or self.output.queue.trimmed < final and self.host.topology.is_last(self.name):
+            if self.committed < final or (self.output.queue.trimmed < final and self.host.topology.is_last(self.name)):
                 return False
             if self.keeper:
                 return self.keeper.drained()
@@ -341,8 +365,12 @@ class PrimaryStage:
 
     def about(self, epoch: int) -> dict[str, Any]:
         plans = self.host.wait_for_plans()
-        return {"epoch": epoch, "base": self.base, "generation": self.generation,
-                "schema": plans.schema(self.name).simpleString()}  # fmt: skip
+        return {
+            "epoch": epoch,
+            "base": self.base,
+            "generation": self.generation,
+            "schema": plans.schema(self.name).simpleString(),
+        }
 
     def stop(self) -> None:
         with self.host.changed:
@@ -359,9 +387,17 @@ class PrimaryStage:
 
     def status(self) -> dict[str, Any]:
         queue = self.output.queue
-        return {"role": "primary", "unit": self.unit, "generation": self.generation, "committed": self.committed,
-                "produced": queue.next - 1, "trimmed": queue.trimmed, "started": self.resumed_at is not None,
-                "checkpoint": self.keeper.machine.pasted if self.keeper else None, "error": self.error}  # fmt: skip
+        return {
+            "role": "primary",
+            "unit": self.unit,
+            "generation": self.generation,
+            "committed": self.committed,
+            "produced": queue.next - 1,
+            "trimmed": queue.trimmed,
+            "started": self.resumed_at is not None,
+            "checkpoint": self.keeper.machine.pasted if self.keeper else None,
+            "error": self.error,
+        }
 
 
 class Keeper(threading.Thread):
@@ -469,5 +505,3 @@ class Keeper(threading.Thread):
         if reply.refused == "disk":
             return f"disk: {reply.header['text']}"
         return reply.refused
-
-

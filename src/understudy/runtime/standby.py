@@ -55,7 +55,9 @@ class Rehearsal:
         if producer is None or producer == self.host.name:
             return None
         try:
-            reply, table = self.host.peer(producer).get({"get": "peek", "stream": stream}, category="control", timeout_s=5)
+            reply, table = self.host.peer(producer).get(
+                {"get": "peek", "stream": stream}, category="control", timeout_s=5
+            )
         except (flight.FlightError, pa.ArrowException, OSError):
             return None
         return None if reply.refused else table
@@ -196,5 +198,10 @@ class StandbyStage:
 
     def status(self) -> dict[str, Any]:
         versions = self.store.versions()
-        return {"role": "standby", "unit": self.unit, "generation": self.generation, "armed": self.armed,
-                "checkpoint": versions[-1] if versions else None}  # fmt: skip
+        return {
+            "role": "standby",
+            "unit": self.unit,
+            "generation": self.generation,
+            "armed": self.armed,
+            "checkpoint": versions[-1] if versions else None,
+        }

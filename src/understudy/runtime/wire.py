@@ -107,16 +107,23 @@ class Peer:
         self._client: flight.FlightClient | None = None
 
     def call(
-        self, action: str, header: dict[str, Any] | None = None, body: bytes = b"", *,
-        category: str = "control", timeout_s: float = 30.0,
-    ) -> Reply:  # fmt: skip
+        self,
+        action: str,
+        header: dict[str, Any] | None = None,
+        body: bytes = b"",
+        *,
+        category: str = "control",
+        timeout_s: float = 30.0,
+    ) -> Reply:
         message = _pack(header or {}, body)
         results = list(self._connected().do_action(flight.Action(action, message), self._options(timeout_s)))
         answer = b"".join(r.body.to_pybytes() for r in results)
         self._meter.add(category, len(message) + len(answer))
         return Reply(*_unpack(answer))
 
-    def get(self, request: dict[str, Any], *, category: str = "data", timeout_s: float = 30.0) -> tuple[Reply, pa.Table]:
+    def get(
+        self, request: dict[str, Any], *, category: str = "data", timeout_s: float = 30.0
+    ) -> tuple[Reply, pa.Table]:
         ticket = json.dumps(request, separators=(",", ":")).encode()
         reader = self._connected().do_get(flight.Ticket(ticket), self._options(timeout_s))
         table = reader.read_all()
@@ -151,8 +158,11 @@ class Peer:
 
 def connect(address: str, tls: Tls | None) -> flight.FlightClient:
     # A reconnect must notice a restarted process within a heartbeat, not after gRPC's default back-off of minutes.
-    options = [("grpc.initial_reconnect_backoff_ms", 50), ("grpc.min_reconnect_backoff_ms", 50),
-               ("grpc.max_reconnect_backoff_ms", 500)]  # fmt: skip
+    options = [
+        ("grpc.initial_reconnect_backoff_ms", 50),
+        ("grpc.min_reconnect_backoff_ms", 50),
+        ("grpc.max_reconnect_backoff_ms", 500),
+    ]
     if tls is None:
         return flight.FlightClient(f"grpc+tcp://{address}", generic_options=options)
     cert, key, ca = tls.read()
@@ -179,7 +189,9 @@ class _Gate(flight.ServerMiddlewareFactory):
 
         given = (headers.get(_AUTHORIZATION) or [""])[0]
         if not hmac.compare_digest(given.encode(), self._expected.encode()):
-            raise flight.FlightUnauthenticatedError("wrong or missing job token; pass the token that this host was given")
+            raise flight.FlightUnauthenticatedError(
+                "wrong or missing job token; pass the token that this host was given"
+            )
 
 
 Handler = Callable[[dict[str, Any], bytes], Reply | dict[str, Any]]
@@ -211,7 +223,9 @@ class Server(flight.FlightServerBase):
         try:
             super().__init__(f"{scheme}://{listen}", **kwargs)
         except (OSError, pa.ArrowException) as error:
-            raise SetupError(f"cannot listen on {listen}: the port is taken or not allowed ({error}); choose another") from None
+            raise SetupError(
+                f"cannot listen on {listen}: the port is taken or not allowed ({error}); choose another"
+            ) from None
         self.address = f"{host}:{self.port}"
         self._service = service
         self._thread = threading.Thread(target=self.serve, name="flight", daemon=True)

@@ -307,9 +307,7 @@ def _epoch_files(sink: Path) -> dict[int, list[Path]]:
         for file in files:
             if file.suffix not in (".parquet", ".json"):
                 # Skipping it could hide rows, and make two sinks that nobody can read look identical.
-                raise ValueError(
-                    f"{file} is neither .parquet nor .json; hide temporary files by a '_' or '.'"
-                )
+                raise ValueError(f"{file} is neither .parquet nor .json; hide temporary files by a '_' or '.'")
         result.setdefault(int(match[1]), []).extend(files)
     return result
 

@@ -115,9 +115,7 @@ class _Story:
         return self.killed - max(0.6 * length, 0.5), self.bands[-1][2] + max(0.9 * length, 0.5)
 
 
-def _story(
-    result: dict[str, Any], arrivals: Sequence[tuple[float, int, int]], event_times: list[float]
-) -> _Story:
+def _story(result: dict[str, Any], arrivals: Sequence[tuple[float, int, int]], event_times: list[float]) -> _Story:
     killed_at = _number(result.get("killed_at"))
     instants = [killed_at]
     for name, part in (("detected_at", "detection_s"), ("resumed_at", "redeployment_s")):
@@ -157,9 +155,7 @@ def _draw(axes: Axes, story: _Story, *, window: tuple[float, float] | None = Non
     shown = sum(1 for s in story.seconds if window is None or window[0] <= s <= window[1])
     # Steps: until the next epoch arrives, the reader of the sink has the last one. An outage is a flat
     # stretch.
-    (line,) = axes.plot(
-        story.seconds, story.epochs, drawstyle="steps-post", color=_LIGHT["line"], lw=1.4, zorder=3
-    )
+    (line,) = axes.plot(story.seconds, story.epochs, drawstyle="steps-post", color=_LIGHT["line"], lw=1.4, zorder=3)
     if shown <= _DOTS_MAX:
         line.set(marker="o", markersize=3.4 if window is None else 5.0)
     if story.killed is not None:
@@ -177,9 +173,7 @@ def _draw(axes: Axes, story: _Story, *, window: tuple[float, float] | None = Non
         )
     if window is not None:
         axes.set_xlim(*window)
-        inside = [
-            e for s, e in zip(story.seconds, story.epochs) if window[0] <= s <= window[1]
-        ] or story.epochs
+        inside = [e for s, e in zip(story.seconds, story.epochs) if window[0] <= s <= window[1]] or story.epochs
         margin = max(1.0, 0.12 * (max(inside) - min(inside)))
         axes.set_ylim(min(inside) - margin, max(inside) + margin)
     axes.set_xlabel("seconds since start")
@@ -208,9 +202,7 @@ def _legend(figure: Figure) -> None:
     """Below the plot: inside, some run's failure would always lie under it."""
     handles, labels = figure.axes[0].get_legend_handles_labels()
     if handles:
-        figure.legend(
-            handles, labels, loc="outside lower center", ncols=3, frameon=False, labelcolor=_LIGHT["ink"]
-        )
+        figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, labelcolor=_LIGHT["ink"])
 
 
 def _save_png(path: Path, story: _Story) -> None:
@@ -290,9 +282,7 @@ def _tiles(result: dict[str, Any]) -> str:
     tiles = []
     for key, label in (("lost", "rows lost"), ("repeated", "rows repeated"), ("different", "rows altered")):
         if (count := _number(result.get(key))) is not None:
-            tiles.append(
-                (_count(count), label, "" if count == 0 else ("warn" if key == "repeated" else "bad"))
-            )
+            tiles.append((_count(count), label, "" if count == 0 else ("warn" if key == "repeated" else "bad")))
     for key, label in (
         ("silence_s", "kill to first new output"),
         ("full_recovery_s", "until back to normal"),
@@ -307,9 +297,7 @@ def _tiles(result: dict[str, Any]) -> str:
         tiles.append((_percent(ratio), "HA bytes per byte of data", ""))
     return (
         '<div class="tiles">'
-        + "".join(
-            f'<div class="tile {css}"><b>{value}</b><span>{label}</span></div>' for value, label, css in tiles
-        )
+        + "".join(f'<div class="tile {css}"><b>{value}</b><span>{label}</span></div>' for value, label, css in tiles)
         + "</div>"
     )
 
@@ -343,8 +331,7 @@ def _silence(result: dict[str, Any], story: _Story) -> str:
         spoken = ", ".join(f"{label} {_span(part_s)}" for _, label, part_s in found)
         bar = f'<div class="bar" role="img" aria-label="{spoken}">{segments}</div>'
         legend = "".join(
-            f'<li><i class="{css}"></i>{label}<b>{_span(part_s)}</b>'
-            f"<small>{_percent(part_s / total_s)}</small></li>"
+            f'<li><i class="{css}"></i>{label}<b>{_span(part_s)}</b><small>{_percent(part_s / total_s)}</small></li>'
             for css, label, part_s in found
         )
         legend = f'<ul class="legend">{legend}</ul>'
@@ -356,13 +343,13 @@ def _bytes(result: dict[str, Any]) -> str:
     cost."""
     given = result.get("bytes")
     sizes = {str(name): _number(size) for name, size in (given.items() if isinstance(given, dict) else ())}
-    counted = sorted(
-        ((n, s) for n, s in sizes.items() if s is not None), key=lambda pair: (-pair[1], pair[0])
-    )
+    counted = sorted(((n, s) for n, s in sizes.items() if s is not None), key=lambda pair: (-pair[1], pair[0]))
     ratio = _number(result.get("ha_ratio"))
-    ratio_text = "" if ratio is None else (
-        f'<p class="note">Bytes sent for high availability per byte of data: <b>{_percent(ratio)}</b></p>'
-    )  # fmt: skip
+    ratio_text = (
+        ""
+        if ratio is None
+        else (f'<p class="note">Bytes sent for high availability per byte of data: <b>{_percent(ratio)}</b></p>')
+    )
     if not counted:
         return ratio_text or '<p class="note">No traffic was recorded.</p>'
     largest = max(size for _, size in counted) or 1.0
@@ -382,11 +369,18 @@ def _bytes(result: dict[str, Any]) -> str:
 
 # The first match colours an event's badge; what a run calls its events is its own affair.
 _EVENT_COLOURS = (
-    ("detect", "detection"), ("suspect", "detection"),
-    ("promot", "redeployment"), ("deploy", "redeployment"), ("failover", "redeployment"),
-    ("resum", "reprocessing"), ("output", "reprocessing"), ("recover", "reprocessing"),
-    ("kill", "kill"), ("crash", "kill"), ("fail", "kill"),
-)  # fmt: skip
+    ("detect", "detection"),
+    ("suspect", "detection"),
+    ("promot", "redeployment"),
+    ("deploy", "redeployment"),
+    ("failover", "redeployment"),
+    ("resum", "reprocessing"),
+    ("output", "reprocessing"),
+    ("recover", "reprocessing"),
+    ("kill", "kill"),
+    ("crash", "kill"),
+    ("fail", "kill"),
+)
 
 
 def _timeline(events: Sequence[dict[str, Any]], start: float) -> str:
@@ -449,9 +443,7 @@ def _plain(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name}: {_plain(inner)}" for name, inner in value.items())
     if isinstance(value, (list, tuple, set, frozenset)):
-        return ", ".join(
-            map(_plain, sorted(value, key=str) if isinstance(value, (set, frozenset)) else value)
-        )
+        return ", ".join(map(_plain, sorted(value, key=str) if isinstance(value, (set, frozenset)) else value))
     return str(value)
 
 
@@ -480,7 +472,8 @@ _CSS = """
 *{box-sizing:border-box}
 body{margin:0;background:var(--page);color:var(--ink);
  font:16px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif}
-main{max-width:72rem;margin:0 auto;padding:2rem 1.25rem 3rem;display:grid;gap:1.25rem}
+main{max-width:72rem;margin:0 auto;padding:2rem 1.25rem 3rem;
+ display:grid;grid-template-columns:minmax(0,1fr);gap:1.25rem}
 main>*,.columns>*{min-width:0}
 h1{margin:0;font-size:1.5rem;line-height:1.25;overflow-wrap:anywhere}
 h2{margin:0 0 .9rem;font-size:1rem}
@@ -518,7 +511,7 @@ figcaption{font-size:.85rem;text-align:center}
 .legend{list-style:none;display:flex;flex-wrap:wrap;gap:.4rem 1.75rem;margin:.9rem 0 0;padding:0}
 .legend li{display:flex;align-items:center;gap:.5rem}
 .legend b,.legend small{white-space:nowrap}
-.legend i{width:.8rem;height:.8rem;border-radius:.2rem}
+.legend i{flex:none;width:.8rem;height:.8rem;border-radius:.2rem}
 .note{margin:.75rem 0 0}
 .note b{color:var(--ink)}
 h2+.note{margin-top:0}

@@ -1,0 +1,124 @@
+"""The terminal view of a running job: hosts, units, epochs, rows per second, and the story so far."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from understudy.runtime.coordinator import Coordinator
+
+_STYLES = {
+    "host-lost": "bold red",
+    "killed": "bold red",
+    "paused": "bold yellow",
+    "promoted": "bold green",
+    "running": "green",
+    "unprotected": "bold yellow",
+    "waiting": "bold red",
+    "damaged": "bold yellow",
+    "threw": "bold red",
+    "restarted": "yellow",
+    "fenced": "yellow",
+}
+_STORY_LINES = 12
+
+
+class View:
+    """``with View(coordinator):`` redraws four times a second on a terminal; elsewhere it prints events as lines."""
+
+    def __init__(self, coordinator: Coordinator, *, title: str, console: Console | None = None) -> None:
+        self._coordinator = coordinator
+        self._title = title
+        self._console = console or Console(stderr=False)
+        self._begin = time.time()
+        self._rates: dict[str, tuple[float, int, float]] = {}
+        self._live: Live | None = None
+        self._stop = threading.Event()
+        self._printed = 0
+
+    def __enter__(self) -> View:
+        if self._console.is_terminal:
+            self._live = Live(self._draw(), console=self._console, refresh_per_second=4, transient=False)
+            self._live.start()
+        self._thread = threading.Thread(target=self._run, name="view", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._refresh()
+        if self._live:
+            self._live.stop()
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.25):
+            self._refresh()
+
+    def _refresh(self) -> None:
+        if self._live:
+            self._live.update(self._draw())
+            return
+        with self._coordinator.changed:
+            fresh = self._coordinator.events[self._printed :]
+            self._printed += len(fresh)
+        for event in fresh:
+            self._console.print(self._line(event), highlight=False)
+        sys.stdout.flush()
+
+    def _line(self, event: dict[str, Any]) -> Text:
+        style = _STYLES.get(event["kind"], "")
+        return Text(f"{event['t'] - self._begin:7.2f} s  ").append(event["text"], style=style)
+
+    def _draw(self) -> Group:
+        coordinator = self._coordinator
+        with coordinator.changed:
+            plan = dict(coordinator.failover.plan.units)
+            alive = set(coordinator.failover.alive)
+            hosts = sorted(coordinator.hosts)
+            pulses = dict(coordinator.pulses)
+            story = coordinator.events[-_STORY_LINES:]
+            armed = dict(coordinator.armed)
+        table = Table(title=f"{self._title}  {time.time() - self._begin:5.1f} s", title_justify="left", expand=False)
+        for column in ("unit", "runs on", "standby", "generation", "epoch", "rows/s"):
+            table.add_column(column, justify="right" if column in ("generation", "epoch", "rows/s") else "left")
+        for name, unit in plan.items():
+            last = coordinator.topology.units[name].stages[-1]
+            produced = pulses.get(unit.primary or "", [{}, 0])[0].get(last)
+            standby = unit.standby or "-"
+            if unit.standby and coordinator.topology.stages[last].inputs:
+                standby += " armed" if armed.get(last) == unit.generation else " getting ready"
+            table.add_row(
+                name,
+                unit.primary or "[red]waiting[/]",
+                standby,
+                str(unit.generation),
+                "-" if produced is None else str(produced),
+                self._rate(unit.primary, pulses),
+            )
+        marks = Text("hosts: ")
+        for host in hosts:
+            marks.append(f" {host} ", style="black on green" if host in alive else "white on red").append(" ")
+        return Group(table, marks, *(self._line(event) for event in story))
+
+    def _rate(self, host: str | None, pulses: dict[str, list[Any]]) -> str:
+        if host is None or host not in pulses:
+            return "-"
+        now, rows = time.monotonic(), pulses[host][1]
+        then, before, rate = self._rates.get(host, (now, rows, 0.0))
+        if now - then >= 1.0:
+            rate = max(0.0, (rows - before) / (now - then))
+            self._rates[host] = (now, rows, rate)
+        elif host not in self._rates:
+            self._rates[host] = (now, rows, 0.0)
+        return f"{rate:,.0f}"
