@@ -17,6 +17,7 @@ from typing import Any
 
 from understudy.runtime.coordinator import Coordinator
 from understudy.runtime.session import LocalRun, wait_for
+from understudy.sources import RecordedSource
 from understudy.verify import compare, report
 
 HA_CATEGORIES = ("checkpoint", "ack", "heartbeat", "duplicate")
@@ -31,7 +32,8 @@ class Drill:
         self.job_file, self.out, self.name = job_file, out, name
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir(parents=True)
-        options = {"sink_root": str((out / "run").resolve())}
+        self.recorded = (out / "recorded").resolve()
+        options = {"sink_root": str((out / "run").resolve()), "record": str(self.recorded)}
         self.run = LocalRun(job_file, out / "state", hosts=hosts, fresh=True, options=options, **settings)
         self.killed_at: float | None = None
         self.harmed: list[str] = []
@@ -128,6 +130,8 @@ class Drill:
             lines = [json.loads(line) for line in path.read_text().splitlines()]
             if len(lines) > len(found.get(path.parent.name, [])):
                 found[path.parent.name] = lines
+        for folder in self.recorded.glob("*"):
+            found[folder.name] = RecordedSource(str(folder)).entries()
         return found
 
     def replay(self) -> None:
@@ -143,7 +147,7 @@ class Drill:
             self.run.config,
             folder=self.out / "state" / "reference",
             listen=old.address,
-            options={"sink_root": str(root), "replay": entries, "unprotected": True},
+            options={"sink_root": str(root), "replay": entries, "reference": str(self.recorded)},
         )
         fresh = Coordinator(config)
         self.run.coordinator = fresh

@@ -16,7 +16,7 @@ from understudy.durations import seconds
 from understudy.errors import JobError
 from understudy.policies import PassiveStandby, Policy, none
 from understudy.sinks import AnySink, ConsoleSink, FolderSink, ForeachSink
-from understudy.sources import AnySource, FolderSource, RateSource, SparkSource
+from understudy.sources import AnySource, FolderSource, RateSource, RecordedSource, SparkSource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -159,8 +159,12 @@ class Job:
         chosen = s.ha or (self._units.get(s.unit) if s.unit else None) or self.ha
         return PassiveStandby() if s.source is not None and not chosen.protected else chosen
 
-    def unprotect(self) -> None:
-        """Take all protection off: for the failure-free reference run of a drill."""
+    def as_reference(self, recorded: Path) -> None:
+        """Turn into the failure-free reference run of a drill: no protection, and sources that were recorded
+        (``recorded/<source>/``) are read from there."""
+        for stage in self.stages.values():
+            if (recorded / stage.name).is_dir():
+                stage.source = RecordedSource(str(recorded / stage.name))
         self.ha = none
         self._units = dict.fromkeys(self._units)
         for stage in self.stages.values():

@@ -211,4 +211,34 @@ def spark(function: Callable[[SparkSession], DataFrame]) -> SparkSource:
     return SparkSource(function)
 
 
-AnySource = RateSource | FolderSource | SparkSource
+# -- recorded -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RecordedSource:
+    """Epochs that a drill recorded from a Spark source, one Arrow file each, for its replay."""
+
+    path: str
+
+    def arrow_schema(self) -> pa.Schema:
+        return self._read("0.arrow").schema
+
+    def open(self, entries: list[Entry]) -> Cursor:
+        return self
+
+    def take(self, elapsed_s: float) -> Entry:
+        raise NotImplementedError("a recording is only replayed")
+
+    def read(self, entry: Entry) -> pa.Table:
+        return self._read(entry["file"])
+
+    def _read(self, name: str) -> pa.Table:
+        with pa.memory_map(str(Path(self.path, name))) as file:
+            return pa.ipc.open_file(file).read_all()
+
+    def entries(self) -> list[Entry]:
+        count = len(list(Path(self.path).glob("*.arrow")))
+        return [{"file": f"{epoch}.arrow"} for epoch in range(count)]
+
+
+AnySource = RateSource | FolderSource | SparkSource | RecordedSource

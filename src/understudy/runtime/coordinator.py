@@ -69,8 +69,8 @@ class Coordinator:
     def __init__(self, config: CoordinatorConfig, on_event: Callable[[dict[str, Any]], None] | None = None) -> None:
         self.config = config
         self.job: Job = load(config.job_file)
-        if config.options.get("unprotected"):
-            self.job.unprotect()
+        if config.options.get("reference"):
+            self.job.as_reference(Path(config.options["reference"]))
         self.topology = self.job.topology()
         self.journal = Journal(config.folder / "journal.json")
         self.events: list[dict[str, Any]] = []
@@ -374,11 +374,12 @@ class Coordinator:
         generation, host = header.get("generation", 0), header["host"]
         with self.changed:
             if kind == "standby-ready":
-                self._ready.add((unit, generation, host, stage))
-                if all((unit, generation, host, s) in self._ready for s in self.topology.units[unit].stages):
-                    self._handle(failover.StandbyReady(unit, generation, host))
+                standby = header["standby"]
+                self._ready.add((unit, generation, standby, stage))
+                if all((unit, generation, standby, s) in self._ready for s in self.topology.units[unit].stages):
+                    self._handle(failover.StandbyReady(unit, generation, standby))
             elif kind == "standby-unusable":
-                self._handle(failover.StandbyUnusable(unit, generation, host, header["cause"]))
+                self._handle(failover.StandbyUnusable(unit, generation, header["standby"], header["cause"]))
             elif kind == "threw":
                 self._handle(failover.StageThrew(unit, generation, stage, header["epoch"], header["cause"]))
             elif kind == "resumed":
@@ -400,7 +401,7 @@ class Coordinator:
                 self.say("damaged", header["text"], unit=unit, host=host)
             elif kind == "gone":
                 text = (
-                    f"stage {stage!r} needs epoch {header['epoch']} of {header['stream']!r}, which nobody has any more; "
+                    f"stage {stage!r} needs epoch {header['epoch']} of {header['stream']!r}, which nobody has; "
                     "more hosts failed at once than the job was protected against"
                 )
                 self._fail(HostsUnavailable(text))

@@ -105,7 +105,6 @@ class Host:
                 "drain": self._on_drain,
                 "status": self._on_status,
                 "position": self._on_position,
-                "recorded": self._on_recorded,
                 "reset": self._on_reset,
                 "exit": self._on_exit,
             },
@@ -248,8 +247,8 @@ class Host:
             job = load(path)
         except JobError as error:
             return {"refused": "job", "text": str(error)}
-        if header.get("unprotected"):
-            job.unprotect()
+        if header.get("reference"):
+            job.as_reference(Path(header["reference"]))
         with self.changed:
             self.job, self.topology = job, job.topology()
             self.options = header
@@ -341,6 +340,7 @@ class Host:
 
     def _become_primary(self, unit: str, stage: str, mine: Any, generation: int, start: str) -> None:
         folder = self._stage_folder(stage)
+        print(f"{time.time():.3f} {stage}: becoming primary of generation {generation} from {start}", flush=True)
         if isinstance(mine, (PrimaryStage, SourceStage)):
             self._discard(stage, mine)  # fenced by its own next generation: begins again from what is held
             mine = None
@@ -379,6 +379,7 @@ class Host:
         if mine is not None and not self._is_host_source(stage):
             mine.release()
         primary.start()
+        print(f"{time.time():.3f} {stage}: primary after epoch {primary.start_epoch}", flush=True)
 
     def _held(self, stage: str, mine: Any, folder: Path, start: str) -> tuple[dict[str, Any] | None, Any, Path]:
         """What the new primary starts from: (manifest, armed query, checkpoint folder)."""
@@ -608,10 +609,6 @@ class Host:
             },
             "rss": tree_memory(psutil.Process()),
         }
-
-    def _on_recorded(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
-        """The entries of the sources that run here, for a drill's replay."""
-        return {"entries": {n: s.log.entries for n, s in self.stages.items() if isinstance(s, SourceStage)}}
 
     def _on_reset(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
         """Forget the job but keep Spark warm: the next job can be sent."""

@@ -159,7 +159,7 @@ class SourceStage:
                     unit=self.unit,
                     stage=self.name,
                     generation=self.generation,
-                    host=standby,
+                    standby=standby,
                     cause=reply.header["text"],
                 )
             with self.host.changed:
@@ -176,7 +176,7 @@ class SourceStage:
                 self._held = self._held or up_to_date
             if first:
                 self.host.report(
-                    "standby-ready", unit=self.unit, stage=self.name, generation=self.generation, host=standby
+                    "standby-ready", unit=self.unit, stage=self.name, generation=self.generation, standby=standby
                 )
             if up_to_date:
                 return True

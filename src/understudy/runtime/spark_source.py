@@ -1,19 +1,98 @@
-"""A source that Spark reads (Kafka, files, ...). Its rows are preserved before anyone downstream sees them."""
+"""A source that Spark reads (Kafka, files, ...). Its rows are preserved before anyone downstream sees them.
+
+Spark cannot be asked to read the same rows again from another host, so each epoch is written to disk and shipped to
+the standby, with Spark's own offsets, before it is published: what was seen once can always be sent again. This is
+Meteor Shower's source preservation with the standby as the stable storage.
+"""
 
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from understudy.runtime.stage import AHEAD_MAX, PrimaryStage
+from understudy.runtime.stage import AHEAD_MAX, PrimaryStage, Shipper
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+_FIRST_COMMIT = b'v1\n{"nextBatchWatermarkMs":0}'
+
+
+class Preserver:
+    """Stands where a stage's keeper stands, but ships every epoch at once, rows and all."""
+
+    def __init__(self, stage: SparkSourceStage) -> None:
+        self.stage, self.host = stage, stage.host
+        self._shipper = Shipper(stage)
+        self.pasted = stage.start_epoch
+        self.machine = self
+
+    def start(self) -> None:
+        pass
+
+    def handle(self, event: object) -> None:
+        pass
+
+    def set_target(self, target: str) -> None:
+        with self.host.changed:
+            if target != self._shipper.target:
+                self._shipper.aim(target)
+                self.host.changed.notify_all()
+
+    def drained(self) -> bool:
+        return True
+
+    def preserve(self, epoch: int, needed: dict[str, Path]) -> bool:
+        """Return once the epoch is safe at the standby. False when this source was fenced or stopped."""
+        while not self.stage.stopping:
+            with self.host.changed:
+                self.host.changed.wait_for(lambda: self.stage.stopping or self._shipper.target is not None)
+                serial = self.host.serial
+            failure = self._shipper.ship(epoch, needed)
+            if failure is None:
+                self.pasted = epoch
+                return True
+            if failure == "fenced":
+                self.stage.fence()
+                return False
+            with self.host.changed:  # the next plan names another standby, or none
+                self.host.changed.wait_for(
+                    lambda then=serial: self.stage.stopping or self.host.serial != then, timeout=0.2
+                )
+        return False
+
 
 class SparkSourceStage(PrimaryStage):
+    """Its one input is the tick, which lets Spark cut an epoch when one is due and wanted."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._queue_folder = self.state / "queue"
+        self._opened = time.monotonic()
+        kept = sorted(int(p.stem) for p in self._queue_folder.glob("*.arrow"))
+        for epoch in kept:
+            with pa.memory_map(str(self._queue_folder / f"{epoch}.arrow")) as file:
+                self.host.payloads.put(self.output.key, epoch, pa.ipc.open_file(file).read_all())
+        oldest = kept[0] if kept else self.start_epoch + 1
+        self.output.queue.first = oldest
+        for progress in self.output.queue.progress.values():
+            progress.received = progress.acked = oldest - 1
+        self.start_epoch = oldest - 1  # where sinks on this stream begin
+
+    def _make_keeper(self) -> Any:
+        return Preserver(self)
+
+    def grant(self, after: int) -> Any:
+        with self.host.changed:
+            while not self.stopping and (left := self._opened + self.host.job.epoch_s - time.monotonic()) > 0:
+                self.host.changed.wait(left)
+        answer = super().grant(after)
+        self._opened = time.monotonic()
+        return answer
+
     def _may_run(self, epoch: int) -> bool:
         return self.host.go and not self.host.draining and self.output.queue.ahead < AHEAD_MAX
 
@@ -24,6 +103,51 @@ class SparkSourceStage(PrimaryStage):
         return self.host.wait_for_plans().arrow_schema(self.name).empty_table()
 
     def publish(self, frame: DataFrame, batch: int) -> None:
-        super().publish(frame, batch)
+        epoch = batch + self.base
+        if self.stopping or epoch < self.output.queue.next:
+            return
+        table = frame.toArrow()
+        self._queue_folder.mkdir(parents=True, exist_ok=True)
+        _write(self._queue_folder / f"{epoch}.arrow", table)
+        record = self.host.options.get("record")
+        if record:
+            folder = Path(record, self.name)
+            folder.mkdir(parents=True, exist_ok=True)
+            _write(folder / f"{epoch}.arrow", table)
+        assert isinstance(self.keeper, Preserver)
+        if self.keeper.preserve(epoch, self._files(batch)):
+            self.output.append(epoch, table)
 
-    _ = time
+    def _files(self, batch: int) -> dict[str, Path]:
+        """What the standby needs to go on after ``batch``, as if it were committed: it has its rows."""
+        needed = {"metadata": self.state / "metadata"}
+        for number in (batch - 1, batch):
+            if number >= 0:
+                needed[f"offsets/{number}"] = self.state / "offsets" / str(number)
+        before = self.state / "commits" / str(batch - 1)
+        commit = self.folder / f"commit-{batch}"
+        commit.write_bytes(before.read_bytes() if batch > 0 else _FIRST_COMMIT)
+        (self.folder / f"commit-{batch - 1}").unlink(missing_ok=True)
+        if batch > 0:
+            needed[f"commits/{batch - 1}"] = before
+        needed[f"commits/{batch}"] = commit
+        for root in ("sources", "queue"):
+            for path in sorted((self.state / root).rglob("*")):
+                if path.is_file() and not path.name.startswith("."):
+                    needed[str(path.relative_to(self.state))] = path
+        return needed
+
+    def on_trimmed(self, epoch: int) -> None:
+        for path in list(self._queue_folder.glob("*.arrow")):
+            if int(path.stem) <= epoch:
+                path.unlink(missing_ok=True)
+
+    def drain(self, final: int) -> bool:
+        return True
+
+
+def _write(path: Path, table: pa.Table) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    with pa.OSFile(str(temporary), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+    temporary.rename(path)

@@ -19,6 +19,7 @@ import pyarrow.flight as flight
 from understudy.core import checkpointing as ck
 from understudy.core.queue import OutputQueue
 from understudy.errors import JobError
+from understudy.policies import PassiveStandby
 from understudy.runtime import wire
 from understudy.runtime.checkpoints import CheckpointStore, Shipped, files_of_version
 from understudy.runtime.spark import first_line, root_cause
@@ -211,9 +212,8 @@ class PrimaryStage:
         self.error: str | None = None
         self.output = Stream(host, name, start=start_epoch + 1)
         self.output.owner = self
-        policy = host.job.policy(name)
         self.protected = host.topology.units[unit].protected
-        self.keeper = Keeper(self, policy) if self.protected else None
+        self.keeper = self._make_keeper()
         self._unprotected = None if self.protected else ck.Unprotected(start=start_epoch)
         self.inlets = {s: Inlet(self, s) for s in self.inputs}
         self._query = query
@@ -221,6 +221,10 @@ class PrimaryStage:
         if self.keeper:
             self._threads.append(self.keeper)
         self._threads.append(threading.Thread(target=self._run_query, name=f"query {name}", daemon=True))
+
+    def _make_keeper(self) -> Keeper | None:
+        policy = self.host.job.policy(self.name)
+        return Keeper(self, policy.every_s) if isinstance(policy, PassiveStandby) else None
 
     def start(self) -> None:
         for thread in self._threads:
@@ -243,6 +247,7 @@ class PrimaryStage:
             cause = root_cause(str(error))
             if not self.stopping:
                 traceback.print_exc()
+                print(getattr(error, "_stackTrace", ""), flush=True)  # where in Spark, for the host's log
         if not self.stopping:
             self.error = cause
             self.host.report(
@@ -400,21 +405,71 @@ class PrimaryStage:
         }
 
 
-class Keeper(threading.Thread):
-    """Drives a stage's checkpointing machine: captures, ships to the standby (or, lacking one, to this host's own
-    disk), and acknowledges upstream."""
+class Shipper:
+    """Brings versions of one stage's state to its standby or, lacking one, to this host's own disk."""
 
-    def __init__(self, stage: PrimaryStage, policy: Any) -> None:
+    def __init__(self, stage: PrimaryStage) -> None:
+        self.stage, self.host = stage, stage.host
+        self.target: str | None = None
+        self.held = False
+        """The present target has a whole version."""
+        self._shipped = Shipped({})
+
+    def aim(self, target: str) -> None:
+        self.target, self.held, self._shipped = target, False, Shipped({})
+
+    def ship(self, epoch: int, needed: dict[str, Path]) -> str | None:
+        """Returns None when the version is safe at the target, else why not: ``fenced``, ``moved`` (another target
+        was chosen meanwhile), ``disk: ...`` or another text."""
+        stage, target, shipped = self.stage, self.target, self._shipped
+        assert target is not None
+        failure: str | None = None
+        try:
+            for header, body in shipped.parts(needed, stage.about(epoch)):
+                failure = self._send(target, header, body)
+                if failure is not None:
+                    break
+            else:
+                shipped.accepted()
+        except (flight.FlightError, pa.ArrowException) as error:
+            failure = f"unreachable: {first_line(error)}"
+        except OSError as error:
+            failure = f"disk: {error}"
+        with self.host.changed:
+            if shipped is not self._shipped:
+                return "moved"
+            if failure is not None:
+                self._shipped = Shipped({})
+            first = failure is None and not self.held
+            self.held = self.held or first
+        about = {"unit": stage.unit, "stage": stage.name, "generation": stage.generation, "standby": target}
+        if first and target != self.host.name:
+            shutil.rmtree(stage.folder / "self", ignore_errors=True)  # the standby's version is newer
+            self.host.report("standby-ready", **about)
+        if failure is not None and failure.startswith("disk"):
+            self.host.report("standby-unusable", cause=failure, **about)
+        return failure
+
+    def _send(self, target: str, header: dict[str, Any], body: bytes) -> str | None:
+        stage = self.stage
+        if target == self.host.name:
+            CheckpointStore(stage.folder / "self").paste(header, body)
+            return None
+        header = {"unit": stage.unit, "stage": stage.name, "generation": stage.generation, **header}
+        reply = self.host.peer(target).call("paste", header, body, category="checkpoint", timeout_s=60)
+        return f"disk: {reply.header['text']}" if reply.refused == "disk" else reply.refused
+
+
+class Keeper(threading.Thread):
+    """Drives a stage's checkpointing machine: captures what it orders and acknowledges upstream."""
+
+    def __init__(self, stage: PrimaryStage, every_s: float) -> None:
         super().__init__(name=f"keeper {stage.name}", daemon=True)
         self.stage, self.host = stage, stage.host
         last = stage.host.topology.is_last(stage.name)
-        self.machine = ck.Sweeping(start=stage.start_epoch, every_s=policy.every_s, last=last)
+        self.machine = ck.Sweeping(start=stage.start_epoch, every_s=every_s, last=last)
+        self._shipper = Shipper(stage)
         self._effects: list[ck.Effect] = []
-        self._target: str | None = None
-        self._attempt = 0
-        """Counts targets, so that an answer from an earlier target is not taken for one of the present."""
-        self._shipped = Shipped({})
-        self.captures: list[tuple[int, float]] = []
 
     def handle(self, event: ck.Event) -> None:
         """Call with ``host.changed`` held."""
@@ -423,17 +478,16 @@ class Keeper(threading.Thread):
 
     def set_target(self, target: str) -> None:
         with self.host.changed:
-            if target != self._target:
-                self._target = target
-                self._attempt += 1
-                self._shipped = Shipped({})
+            if target != self._shipper.target:
+                self._shipper.aim(target)
                 self._effects = [e for e in self._effects if not isinstance(e, ck.Capture)]
                 self.handle(ck.StandbyChanged(present=True))
 
     def drained(self) -> bool:
-        if not self.machine.draining:
-            self.handle(ck.Drain())
+        """Take the last checkpoint; true once it is safe. Call with ``host.changed`` held."""
         machine = self.machine
+        if not machine.draining:
+            self.handle(ck.Drain())
         return not self._effects and not machine.in_flight and machine.captured >= machine.due and machine.holding
 
     def run(self) -> None:
@@ -449,59 +503,20 @@ class Keeper(threading.Thread):
                 if self.stage.stopping:
                     return
                 effect = self._effects.pop(0)
-                target, attempt, shipped = self._target, self._attempt, self._shipped
             if isinstance(effect, ck.AckUpstream):
                 self.stage.acked = max(self.stage.acked, effect.epoch)
                 self.stage.send_acks()
-            elif target is not None:
-                self._capture(effect.epoch, target, attempt, shipped)
-
-    def _capture(self, epoch: int, target: str, attempt: int, shipped: Shipped) -> None:
-        stage, host = self.stage, self.host
-        failure: str | None = None
-        lost_standby = False
-        try:
-            needed = files_of_version(stage.state, epoch - stage.base)
-            for header, body in shipped.parts(needed, stage.about(epoch)):
-                failure = self._send(target, header, body)
-                if failure is not None:
-                    break
             else:
-                shipped.accepted()
-        except (flight.FlightError, pa.ArrowException) as error:
-            failure = f"unreachable: {first_line(error)}"
-        except OSError as error:
-            failure = f"disk: {error}"
-        if stage.stopping:
-            return
+                self._capture(effect.epoch)
+
+    def _capture(self, epoch: int) -> None:
+        needed = files_of_version(self.stage.state, epoch - self.stage.base)
+        failure = self._shipper.ship(epoch, needed)
         if failure == "fenced":
-            stage.fence()
-            return
-        first = False
-        with host.changed:
-            if attempt != self._attempt:
-                return
-            if failure is None:
-                first = not self.machine.holding
+            self.stage.fence()
+        elif failure is None:
+            with self.host.changed:
                 self.handle(ck.Pasted(epoch))
-            else:
-                self._shipped = Shipped({})
-                lost_standby = failure.startswith("disk")
-                self.handle(ck.CaptureFailed(lost_standby=lost_standby))
-        about = {"unit": stage.unit, "stage": stage.name, "generation": stage.generation, "host": target}
-        if first and target != host.name:
-            shutil.rmtree(stage.folder / "self", ignore_errors=True)
-            host.report("standby-ready", **about)
-        if lost_standby:
-            host.report("standby-unusable", cause=failure, **about)
-
-    def _send(self, target: str, header: dict[str, Any], body: bytes) -> str | None:
-        stage, host = self.stage, self.host
-        if target == host.name:
-            CheckpointStore(stage.folder / "self").paste(header, body)
-            return None
-        header = {"unit": stage.unit, "stage": stage.name, "generation": stage.generation, **header}
-        reply = host.peer(target).call("paste", header, body, category="checkpoint", timeout_s=60)
-        if reply.refused == "disk":
-            return f"disk: {reply.header['text']}"
-        return reply.refused
+        elif failure != "moved":
+            with self.host.changed:
+                self.handle(ck.CaptureFailed(lost_standby=failure.startswith("disk")))

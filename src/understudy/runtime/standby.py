@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 REHEARSAL_EPOCHS = 4
 """Batches run on throw-away rows before arming. The first few compile and load classes; by the fourth a batch
 costs what it costs for good."""
+CALM_S = 3.0
+"""A standby made after a takeover waits this long before it rehearses: the new primary needs the processor more."""
 
 
 class Rehearsal:
@@ -99,6 +101,7 @@ class StandbyStage:
         self._abandoned = threading.Event()
         self._lock = threading.Lock()
         self._released = False
+        self._has_state = False
         threading.Thread(target=self._arm, name=f"arm {name}", daemon=True).start()
 
     def _arm(self) -> None:
@@ -106,14 +109,14 @@ class StandbyStage:
             plans = self.host.wait_for_plans()
             if not self.host.armed_standbys or self._abandoned.is_set():
                 return
-            self.rehearsal = Rehearsal(self.host, self.name, self.folder / f"rehearsal-{self.generation}")
-            try:
-                self.rehearsal.run(self._abandoned)
-            except Exception as error:
-                # Throw-away rows may not suit the user's code; the takeover is then only slower.
-                print(f"rehearsal of {self.name} failed: {root_cause(str(error))}", flush=True)
-            finally:
-                self.rehearsal = None
+            # Spark looks for the newest entries of the two logs once before our reader holds it, and insists that
+            # they agree with what it finds afterwards; so there must be entries before the query is started.
+            with self.host.changed:
+                self.host.changed.wait_for(lambda: self._has_state or self._abandoned.is_set())
+            if self.generation > 1:
+                self._abandoned.wait(CALM_S)
+            if self.host.job.stages[self.name].inputs and not self._abandoned.is_set():
+                self._rehearse()
             with self._lock:
                 if self._abandoned.is_set():
                     return
@@ -125,12 +128,27 @@ class StandbyStage:
         except Exception:
             traceback.print_exc()
 
+    def _rehearse(self) -> None:
+        self.rehearsal = Rehearsal(self.host, self.name, self.folder / f"rehearsal-{self.generation}")
+        try:
+            self.rehearsal.run(self._abandoned)
+        except Exception as error:
+            # Throw-away rows may not suit the user's code; the takeover is then only slower.
+            print(f"rehearsal of {self.name} failed: {root_cause(str(error))}", flush=True)
+        finally:
+            self.rehearsal = None
+
     def paste(self, header: dict[str, Any], body: bytes) -> wire.Reply | dict[str, Any]:
         try:
             with self._lock:
                 if self._released:
                     return wire.refuse("fenced")
-                return {"epoch": self.store.paste(header, body)}
+                epoch = self.store.paste(header, body)
+            if epoch is not None and epoch >= 0 and not self._has_state:
+                with self.host.changed:
+                    self._has_state = True
+                    self.host.changed.notify_all()
+            return {"epoch": epoch}
         except CheckpointDamaged as error:
             return wire.refuse("damaged", str(error))
         except OSError as error:
@@ -139,7 +157,7 @@ class StandbyStage:
     def take_over(self) -> tuple[dict[str, Any] | None, Any]:
         """Stop being a standby. Returns the manifest of the version to go on from and the armed query, if any.
         The caller registers the primary and then calls ``release``."""
-        self._abandoned.set()
+        self._abandon()
         with self._lock:
             self._released = True
             manifest, complaints = self.store.restore()
@@ -148,6 +166,11 @@ class StandbyStage:
             self.store.clone(self.folder / "self")
             self.store.forget()
             return manifest, self.query
+
+    def _abandon(self) -> None:
+        self._abandoned.set()
+        with self.host.changed:
+            self.host.changed.notify_all()
 
     def release(self) -> None:
         with self.host.changed:
@@ -185,7 +208,7 @@ class StandbyStage:
         pass
 
     def stop(self) -> None:
-        self._abandoned.set()
+        self._abandon()
         self.release()
         with self._lock:
             query, self.query = self.query, None
