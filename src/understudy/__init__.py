@@ -1,8 +1,26 @@
-"""Understudy: high availability for PySpark streaming jobs."""
+"""Understudy: high availability for PySpark streaming jobs.
 
-from understudy import errors, sinks, sources
-from understudy.job import Job, Stream
-from understudy.policies import PassiveStandby, none
+Public names are imported when first used: Spark's worker processes import this package several times per takeover,
+and must not pay for what only a job's author needs.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from understudy import errors, sinks, sources
+    from understudy.job import Job, Stream
+    from understudy.policies import PassiveStandby, none
 
 __all__ = ["Job", "PassiveStandby", "Stream", "errors", "none", "sinks", "sources"]
 __version__ = "0.1.0"
+
+_HOMES = {"Job": "job", "Stream": "job", "PassiveStandby": "policies", "none": "policies"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("errors", "sinks", "sources"):
+        return import_module(f"understudy.{name}")
+    if name in _HOMES:
+        return getattr(import_module(f"understudy.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'understudy' has no attribute {name!r}")

@@ -86,7 +86,9 @@ def _default_state(job_file: Path) -> Path:
     return Path(".understudy") / load(job_file).name
 
 
-def _terminate_like_ctrl_c() -> None:
+def interrupt_on_sigterm() -> None:
+    """Let SIGTERM do what Ctrl-C does, so that it too leaves no process behind."""
+
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
@@ -108,8 +110,8 @@ def run(
     master: Master = "local[*]",
     conf: Conf = None,
     queue_mb: QueueMb = 256,
-    heartbeat: Heartbeat = "250ms",
-    misses: Misses = 4,
+    heartbeat: Heartbeat = "500ms",
+    misses: Misses = 5,
     token_file: TokenFile = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
@@ -120,7 +122,7 @@ def run(
     from understudy.runtime.session import LocalRun, RemoteRun
     from understudy.runtime.spark import require_java
 
-    _terminate_like_ctrl_c()
+    interrupt_on_sigterm()
     folder = state or _default_state(job_file)
     common = {
         "hosts": hosts,
@@ -268,8 +270,8 @@ def drill(
     ),
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write the result here.")] = None,
     conf: Conf = None,
-    heartbeat: Heartbeat = "250ms",
-    misses: Misses = 4,
+    heartbeat: Heartbeat = "500ms",
+    misses: Misses = 5,
 ) -> None:
     """Break a running job on purpose and prove what it cost. The job's real outputs are not touched."""
     if signal_name not in ("KILL", "STOP"):
@@ -318,7 +320,7 @@ def _drill(job_file: Path, out: Path, **arguments: Any) -> dict[str, Any]:
     from understudy.live import View
     from understudy.runtime.spark import require_java
 
-    _terminate_like_ctrl_c()
+    interrupt_on_sigterm()
     require_java()
     console.print(f"starting {arguments['hosts']} hosts, each with a Spark of its own ...")
     result = simple(job_file, out, around=lambda c: View(c, title=f"understudy drill: {c.job.name}"), **arguments)

@@ -28,13 +28,17 @@ SETTLE_EPOCHS = 8
 class Drill:
     """One run with harm, one without. Use as a context manager; ``judge`` returns the result."""
 
-    def __init__(self, job_file: Path, out: Path, *, hosts: int = 3, name: str = "drill", **settings: Any) -> None:
+    def __init__(
+        self, job_file: Path, out: Path, *, hosts: int = 3, name: str = "drill", adopt: bool = False, **settings: Any
+    ) -> None:
+        """``adopt``: the job already runs in ``out``, left there by a coordinator that was killed."""
         self.job_file, self.out, self.name = job_file, out, name
-        shutil.rmtree(out, ignore_errors=True)
-        out.mkdir(parents=True)
+        if not adopt:
+            shutil.rmtree(out, ignore_errors=True)
+            out.mkdir(parents=True)
         self.recorded = (out / "recorded").resolve()
         options = {"sink_root": str((out / "run").resolve()), "record": str(self.recorded)}
-        self.run = LocalRun(job_file, out / "state", hosts=hosts, fresh=True, options=options, **settings)
+        self.run = LocalRun(job_file, out / "state", hosts=hosts, fresh=not adopt, options=options, **settings)
         self.killed_at: float | None = None
         self.harmed: list[str] = []
 

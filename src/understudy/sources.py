@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset as pads
 
 from understudy.errors import JobError
 
@@ -164,6 +163,8 @@ class _FolderCursor:
     def read(self, entry: Entry) -> pa.Table:
         if not entry["files"]:
             return self._source.schema.empty_table()
+        import pyarrow.dataset as pads
+
         paths = [str(Path(self._source.path, name)) for name in entry["files"]]
         return pads.dataset(paths, schema=self._source.schema, format=self._source.format).to_table()
 
@@ -189,6 +190,8 @@ def folder(
     if not os.path.isdir(where):
         raise JobError(f"folder({where!r}): there is no such folder; create it first")
     if schema is None:
+        import pyarrow.dataset as pads
+
         names = sorted(n for n in os.listdir(where) if _is_data(n, set()))
         if not names:
             raise JobError(f"folder({where!r}) is empty, so its columns are unknown; pass schema=pa.schema(...)")

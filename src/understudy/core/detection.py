@@ -1,6 +1,8 @@
 """Who is alive: heartbeats with a deadline, and connections whose breaking counts at once.
 
-Gu et al. 2009, Section 4: three misses in a row are a failure, and a host that answers again is reported too.
+Gu et al. 2009, Section 4: misses in a row are a failure, and a host that answers again is reported too. A watcher
+that was itself held up (a starved or paused process) cannot tell who else was: when a tick comes late, the lateness
+is taken off everybody's account.
 """
 
 from __future__ import annotations
@@ -72,9 +74,15 @@ class Detector:
         self.interval_s = interval_s
         self.misses = misses
         self._watches: dict[str, _Watch] = {}
+        self._next_tick: float | None = None
+        """When the driver was last told to come back; later than that is the driver's own delay."""
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         if isinstance(event, Tick):
+            late = max(0.0, now - self._next_tick) if self._next_tick is not None else 0.0
+            if late > self.interval_s / 2:
+                for each in self._watches.values():
+                    each.last_beat += late
             return [effect for host, watch in self._watches.items() for effect in self._tick(host, watch, now)]
         watch = self._watches.get(event.host)
         if isinstance(event, Broken):
@@ -103,4 +111,5 @@ class Detector:
 
     def next_deadline(self) -> float | None:
         waits = [w.last_beat + (w.misses + 1) * self.interval_s for w in self._watches.values() if not w.failed]
-        return min(waits, default=None)
+        self._next_tick = min(waits, default=None)
+        return self._next_tick

@@ -19,7 +19,7 @@ from understudy.core.topology import Topology
 
 @dataclass(frozen=True)
 class UnitPlan:
-    """Where one unit runs. ``primary`` is None while nobody can run it."""
+    """Where one unit runs. While a unit waits for a host to return, it goes on naming those that are gone."""
 
     generation: int = 0
     primary: str | None = None
@@ -29,7 +29,7 @@ class UnitPlan:
     start: str = "fresh"
     """What the primary of this generation starts from: ``fresh`` (nothing), ``held`` (the checkpoint that it holds
     as standby or from an earlier run; fresh where none was ever taken) or ``newest`` (empty state at the newest
-    input epoch: policy none). A waiting unit (no primary) names the one host that may take it up as standby."""
+    input epoch: policy none)."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,12 @@ class Plan:
 
 @dataclass(frozen=True)
 class HostJoined:
-    """A host is there. ``holds`` maps units to the newest epoch of a whole checkpoint found in its folder."""
+    """A host is there. ``holds`` maps units to the newest epoch of a whole checkpoint found in its folder.
+    ``returned``: it is the same process as before, with all that it was running, and was only out of touch."""
 
     host: str
     holds: Mapping[str, int] = field(default_factory=dict)
+    returned: bool = False
 
 
 @dataclass(frozen=True)
@@ -187,11 +189,19 @@ class Failover:
         changes: dict[str, UnitPlan] = {}
         says: list[Effect] = []
         for name, unit in self.plan.units.items():
-            protected = self.topology.units[name].protected
-            if unit.primary is None and (unit.standby == event.host or not protected):
-                start = "held" if protected else "newest"
+            if unit.primary in self.alive and unit.primary != event.host:
+                continue
+            if unit.primary == event.host:
+                if event.returned:
+                    continue  # nobody took over meanwhile: it simply goes on
+                start = "held" if self.topology.units[name].protected else "newest"
                 changes[name] = UnitPlan(generation=unit.generation + 1, primary=event.host, start=start)
                 says.append(Say("restored", f"{name}: goes on on {event.host}, which has returned", name, event.host))
+            else:
+                successor, say = self._succeed(name, unit, changes)
+                if successor is not None:
+                    changes[name] = successor
+                    says.append(say)
         says += self._fill_standbys(changes)
         # Even without a change the newcomer needs the plan, and peers its address.
         return [*self._publish(changes), *says]
@@ -206,9 +216,11 @@ class Failover:
         changes: dict[str, UnitPlan] = {}
         for name, unit in self.plan.units.items():
             if unit.primary == event.host:
-                changes[name], say = self._succeed(name, unit, changes)
+                successor, say = self._succeed(name, unit, changes)
+                if successor is not None:
+                    changes[name] = successor
                 says.append(say)
-            elif unit.standby == event.host and unit.primary is not None:
+            elif unit.standby == event.host and unit.primary in self.alive:
                 changes[name] = replace(unit, standby=None, ready=False)
         says += self._fill_standbys(changes)
         if not changes:
@@ -230,32 +242,37 @@ class Failover:
         if again or unit.standby is None or not unit.ready:
             return [StopJob(event.stage, event.epoch, event.cause)]
         self._threw[event.unit] = event.epoch
-        changes: dict[str, UnitPlan] = {}
-        changes[event.unit], _ = self._succeed(event.unit, unit, changes)
-        text = f"{event.stage} threw at epoch {event.epoch}; trying once more on {changes[event.unit].primary}"
+        successor, _ = self._succeed(event.unit, unit, {})
+        if successor is None:
+            return [StopJob(event.stage, event.epoch, event.cause)]
+        changes = {event.unit: successor}
+        self._fill_standbys(changes)
+        text = f"{event.stage} threw at epoch {event.epoch}; trying once more on {successor.primary}"
         return [*self._publish(changes), Say("threw", text, event.unit)]
 
     # -- decisions ------------------------------------------------------------------------------------------------
 
-    def _succeed(self, name: str, unit: UnitPlan, changes: Mapping[str, UnitPlan]) -> tuple[UnitPlan, Say]:
-        """The successor of a unit whose primary is gone. Its generation fences everything the old one still does."""
+    def _succeed(self, name: str, unit: UnitPlan, changes: Mapping[str, UnitPlan]) -> tuple[UnitPlan | None, Say]:
+        """The successor of a unit whose primary is gone; its generation fences everything the old one still does.
+        None when nobody can take over: the unit then waits for whoever returns first."""
         generation = unit.generation + 1
         if not self.topology.units[name].protected:
             heir = self._choose(name, {**self.plan.units, **changes}, wish=None, avoid=())
-            say = Say("restarted", f"{name}: unprotected, starts anew on {heir}; rows in between are lost", name, heir)
-            return UnitPlan(generation=generation, primary=heir, start="newest"), say
-        if unit.standby in self.alive and unit.ready:
+            if heir is not None:
+                text = f"{name}: unprotected, starts anew on {heir}; rows in between are lost"
+                return UnitPlan(generation=generation, primary=heir, start="newest"), Say("restarted", text, name, heir)
+        elif unit.standby in self.alive and unit.ready:
             say = Say("promoted", f"{name}: {unit.standby} takes over", name, unit.standby)
             return UnitPlan(generation=generation, primary=unit.standby, start="held"), say
-        text = f"{name} WAITS: its primary and its standby are both gone; it goes on when {unit.standby} returns"
-        return UnitPlan(generation=generation, standby=unit.standby if unit.ready else None), Say("waiting", text, name)
+        hosts = " or ".join(h for h in (unit.primary, unit.standby if unit.ready else None) if h) or "any host"
+        return None, Say("waiting", f"{name} WAITS: nobody can take it over; it goes on when {hosts} returns", name)
 
     def _fill_standbys(self, changes: dict[str, UnitPlan]) -> list[Effect]:
         """Give every protected unit without a standby a new one, where a host is free to hold it."""
         says: list[Effect] = []
         for name, shape in self.topology.units.items():
             unit = changes.get(name, self.plan.units[name])
-            if not shape.protected or unit.primary is None or unit.standby is not None:
+            if not shape.protected or unit.primary not in self.alive or unit.standby is not None:
                 continue
             merged = {**self.plan.units, **changes}
             standby = self._choose(name, merged, wish=shape.standby, avoid=(unit.primary,))
@@ -270,7 +287,7 @@ class Failover:
         return [
             Say("unprotected", f"{name} is UNPROTECTED: no other living host can be its standby", name)
             for name, unit in units.items()
-            if self.topology.units[name].protected and unit.primary is not None and unit.standby is None
+            if self.topology.units[name].protected and unit.primary in self.alive and unit.standby is None
         ]
 
     def _holder(self, unit: str) -> str | None:

@@ -33,10 +33,10 @@ class CoordinatorConfig:
     """State folder of the job: journal, events, and the folders of local hosts."""
     token: str
     listen: str = "127.0.0.1:0"
-    heartbeat_s: float = 0.25
-    heartbeat_misses: int = 4
-    """A busy 2-core machine can keep a healthy process waiting for half a second; a false alarm is harmless but
-    costs a takeover. A killed process is noticed by its broken connection, long before."""
+    heartbeat_s: float = 0.5
+    heartbeat_misses: int = 5
+    """A small machine that starts several JVMs keeps healthy processes waiting for over a second; a false alarm is
+    harmless but costs a takeover. A killed process is noticed by its broken connection, long before."""
     options: dict[str, Any] = field(default_factory=dict)
     """Sent to hosts with the job: ``sink_root``, ``replay``."""
     tls: wire.Tls | None = None
@@ -237,10 +237,11 @@ class Coordinator:
         with self.changed:
             if host in self._watching and self.hosts.get(host) == address:
                 return {}
+            same = self.hosts.get(host) == address and self._begun
             self.hosts[host] = address
             self.pids[host] = header["pid"]
             self._holds[host] = header["holds"]
-        self._watch(host, address, joined=True)
+        self._watch(host, address, joined=not same)
         return {}
 
     def _watch(self, host: str, address: str, *, joined: bool) -> None:
@@ -264,7 +265,7 @@ class Coordinator:
                     effects = self.detector.handle(event, time.monotonic())
                     if first and (joined or host not in self.failover.alive):
                         effects = []
-                        self._handle(failover.HostJoined(host, self._unit_holds(host)))
+                        self._handle(failover.HostJoined(host, self._unit_holds(host), returned=not joined))
                     elif first:
                         self._publish(self.failover.plan, only=host)
                     self._detected(effects)
@@ -317,7 +318,7 @@ class Coordinator:
                 self._handle(failover.HostLost(effect.host, effect.reason))
             elif isinstance(effect, detection.Returned) and effect.host not in self.failover.alive:
                 self.say("returned", f"{effect.host} answers again", host=effect.host)
-                self._handle(failover.HostJoined(effect.host))
+                self._handle(failover.HostJoined(effect.host, returned=True))
 
     # -- decisions -------------------------------------------------------------------------------------------------
 

@@ -87,6 +87,7 @@ class Host:
         self._watchers = 0
         self._coordinator = wire.Peer(config.coordinator, config.token, self.meter, config.tls)
         self._reconcile_lock = threading.Lock()
+        self.rehearsing = threading.Lock()
         os.environ[TOKEN_VARIABLE] = config.token
         if config.tls:
             os.environ[TLS_VARIABLE] = json.dumps([config.tls.cert, config.tls.key, config.tls.ca])
@@ -297,6 +298,8 @@ class Host:
     def _agree(self, unit: str, stage: str, wanted: dict[str, Any]) -> None:
         mine = self.stages.get(stage)
         generation = wanted["generation"]
+        if isinstance(mine, (PrimaryStage, SourceStage)) and mine.generation < generation and not mine.stopping:
+            self.report("fenced", stage=stage, unit=unit, generation=mine.generation)
         if wanted["primary"] == self.name:
             running = isinstance(mine, (PrimaryStage, SourceStage))
             if not running or mine.generation < generation:

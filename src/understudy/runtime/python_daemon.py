@@ -3,7 +3,9 @@
 A worker that Spark forks while a standby takes over then starts in milliseconds instead of importing Arrow first.
 """
 
-import pyspark.sql.worker  # noqa: F401
+import numpy  # noqa: F401
+import pyspark.sql.pandas.serializers
+import pyspark.sql.worker.plan_data_source_read  # noqa: F401
 from pyspark.daemon import manager
 
 import understudy.runtime.spark_io

@@ -110,8 +110,8 @@ class LocalRun(Run):
         master: str = "local[*]",
         settings: dict[str, str] | None = None,
         queue_bytes: int = 256 << 20,
-        heartbeat_s: float = 0.25,
-        heartbeat_misses: int = 4,
+        heartbeat_s: float = 0.5,
+        heartbeat_misses: int = 5,
         on_event: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
         config = CoordinatorConfig(

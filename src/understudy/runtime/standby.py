@@ -131,7 +131,8 @@ class StandbyStage:
     def _rehearse(self) -> None:
         self.rehearsal = Rehearsal(self.host, self.name, self.folder / f"rehearsal-{self.generation}")
         try:
-            self.rehearsal.run(self._abandoned)
+            with self.host.rehearsing:  # one at a time: the running stages need the processor too
+                self.rehearsal.run(self._abandoned)
         except Exception as error:
             # Throw-away rows may not suit the user's code; the takeover is then only slower.
             print(f"rehearsal of {self.name} failed: {root_cause(str(error))}", flush=True)
