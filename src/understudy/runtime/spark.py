@@ -40,8 +40,6 @@ _SETTINGS = {
     # The default writes through FileContext, which forks a process per file: 45 ms instead of 10 per log entry.
     "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing"
     ".FileSystemBasedCheckpointFileManager",
-    # No checksum file beside every file: a checkpoint's manifest has hashes of its own.
-    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     # State that opens in place: a takeover with a million keys need not read them all (docs/design.md).
     f"{_STATE}.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
     f"{_STATE}.rocksdb.changelogCheckpointing.enabled": "true",

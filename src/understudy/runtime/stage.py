@@ -69,13 +69,14 @@ class Stream:
         """Wait for ``epoch``. Returns (refusal, None) or (None, table)."""
         deadline = time.monotonic() + timeout_s
         with self.host.changed:
-            while not self.queue.request(consumer, epoch):
-                self.host.changed.notify_all()  # the request itself may lift back-pressure
+            served = self.queue.request(consumer, epoch)
+            self.host.changed.notify_all()  # that the consumer has come this far may lift back-pressure
+            while not served:
                 left = deadline - time.monotonic()
                 if left <= 0 or self.host.stages.get(self.stage) is not self.owner:
                     return ("later" if left <= 0 else "elsewhere"), None
                 self.host.changed.wait(left)
-            self.host.changed.notify_all()
+                served = self.queue.request(consumer, epoch)
             missing = epoch < self.queue.first
         table = None if missing else self.host.payloads.get(self.key, epoch)
         if table is None:

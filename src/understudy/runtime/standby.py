@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from understudy.runtime.host import Host
 
-REHEARSAL_EPOCHS = 4
-"""Batches run on throw-away rows before arming. The first few compile and load classes; by the fourth a batch
-costs what it costs for good."""
+REHEARSAL_EPOCHS = 12
+"""Batches run on throw-away rows before arming. The first few load and compile classes; about ten more bring a
+batch down to what it costs for good."""
 CALM_S = 3.0
 """A standby made after a takeover waits this long before it rehearses: the new primary needs the processor more."""
 

@@ -1,0 +1,177 @@
+"""`make drills`: every harm that a job must survive, done for real, each judged against a failure-free replay.
+
+Writes ``out/drills.json`` (one entry per drill) and a report page per drill below ``out/drills/``.
+Exit code 0 when every verdict is the expected one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from understudy.cli import FAST_START, interrupt_on_sigterm
+from understudy.drill import Drill, sentence
+from understudy.runtime.session import LocalRun
+
+HERE = Path(__file__).parent
+JOBS = HERE / "jobs"
+TRAFFIC = HERE.parent / "examples" / "traffic.py"
+console = Console()
+
+
+def stateful_host(out: Path, name: str) -> dict[str, Any]:
+    """SIGKILL of the stateful stage's host."""
+    with Drill(TRAFFIC, out, name=name, settings=FAST_START) as drill:
+        drill.settle()
+        drill.signal("speeds")
+        drill.epochs(8)
+        return drill.judge()
+
+
+def middle_of_chain(out: Path, name: str) -> dict[str, Any]:
+    """SIGKILL of the host of the stage in the middle of a chain of three."""
+    with Drill(JOBS / "chain.py", out, name=name, settings=FAST_START) as drill:
+        drill.settle()
+        drill.signal("speeds")
+        drill.epochs(8)
+        return drill.judge()
+
+
+def two_neighbours(out: Path, name: str) -> dict[str, Any]:
+    """SIGKILL of two neighbouring units at the same moment."""
+    with Drill(JOBS / "chain.py", out, name=name, settings=FAST_START) as drill:
+        drill.settle()
+        drill.signal("moving", "speeds")
+        drill.epochs(8)
+        return drill.judge()
+
+
+def standby_then_primary(out: Path, name: str) -> dict[str, Any]:
+    """SIGKILL of the standby, then of the primary after a new standby was made."""
+    with Drill(TRAFFIC, out, name=name, settings=FAST_START) as drill:
+        drill.settle()
+        standby = drill.coordinator.failover.plan.units["speeds"].standby
+        assert standby is not None
+        drill.signal(standby)
+        drill.wait_event("standby-ready", unit="speeds")
+        drill.settle()
+        drill.signal("speeds")
+        drill.epochs(8)
+        return drill.judge()
+
+
+def paused_primary(out: Path, name: str) -> dict[str, Any]:
+    """SIGSTOP of the primary for 5 s, promotion meanwhile, SIGCONT: fenced, adds nothing, rejoins as standby."""
+    with Drill(JOBS / "pair.py", out, hosts=2, name=name, settings=FAST_START) as drill:
+        drill.settle()
+        drill.signal("speeds", number=signal.SIGSTOP)
+        victim = drill.harmed[-1]
+        drill.wait_event("promoted", unit="speeds")
+        drill.coordinator.wait(5.0)
+        drill.signal(victim, number=signal.SIGCONT)
+        drill.wait_event("fenced", unit="speeds")
+        drill.wait_event("standby-ready", unit="speeds", host=victim)
+        drill.epochs(8)
+        return drill.judge()
+
+
+def coordinator_away(out: Path, name: str) -> dict[str, Any]:
+    """The coordinator killed and restarted, with a host killed while it was away."""
+    out.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, __file__, "--coordinator-for", str(out)]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert child.stdout is not None
+    ready = child.stdout.readline()
+    if not ready.startswith("ready"):
+        child.kill()
+        raise RuntimeError(f"the coordinator did not start: {ready}")
+    child.kill()
+    child.wait()
+    away_at = time.time()
+    drill = Drill(TRAFFIC, out, name=name, adopt=True)
+    drill.run.hosts.adopt(drill.coordinator.journal.read()["pids"])  # type: ignore[index]
+    journal = drill.coordinator.journal.read()
+    assert journal is not None
+    victim = journal["plan"]["units"]["speeds"]["primary"]
+    drill.signal(victim)
+    time.sleep(2.0)
+    with drill:
+        drill.coordinator.say("restarted-coordinator", f"coordinator back after {time.time() - away_at:.1f} s")
+        drill.wait_event("promoted", unit="speeds")
+        drill.epochs(8)
+        return drill.judge()
+
+
+def unprotected(out: Path, name: str) -> dict[str, Any]:
+    """Policy none: the job goes on, and the report says what was lost."""
+    with Drill(JOBS / "unprotected.py", out, hosts=2, name=name, settings=FAST_START) as drill:
+        drill.settle()
+        drill.signal("speeds")
+        drill.epochs(8)
+        return drill.judge(expected="gap")
+
+
+DRILLS: dict[str, Callable[[Path, str], dict[str, Any]]] = {
+    "stateful-host": stateful_host,
+    "middle-of-chain": middle_of_chain,
+    "two-neighbours": two_neighbours,
+    "standby-then-primary": standby_then_primary,
+    "paused-primary": paused_primary,
+    "coordinator-away": coordinator_away,
+    "unprotected": unprotected,
+}
+
+
+def coordinator_for(out: Path) -> None:
+    """A coordinator in a process of its own, to be killed."""
+    import shutil
+
+    shutil.rmtree(out, ignore_errors=True)
+    options = {"sink_root": str((out / "run").resolve()), "record": str((out / "recorded").resolve())}
+    run = LocalRun(TRAFFIC, out / "state", fresh=True, options=options, settings=FAST_START)
+    run.start()
+    run.coordinator.wait_until_running(armed=True)
+    run.coordinator.wait(4.0)
+    print("ready", flush=True)
+    run.coordinator.wait()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="DRILL", help=f"some of: {', '.join(DRILLS)}; default all")
+    parser.add_argument("--out", type=Path, default=Path("out"))
+    parser.add_argument("--coordinator-for", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.coordinator_for:
+        coordinator_for(arguments.coordinator_for)
+        return 0
+    interrupt_on_sigterm()
+    unknown = set(arguments.names) - set(DRILLS)
+    if unknown:
+        parser.error(f"unknown drill {', '.join(sorted(unknown))}; choose from {', '.join(DRILLS)}")
+    results = []
+    for name in arguments.names or DRILLS:
+        console.print(f"[bold]{name}[/]: {DRILLS[name].__doc__}")
+        with console.status("starting hosts, doing harm, replaying ..."):
+            begin = time.monotonic()
+            result = DRILLS[name](arguments.out / "drills" / name, name)
+        results.append(result)
+        good = result["verdict"] == result["expected"]
+        text = f"  {sentence(result)}  [{time.monotonic() - begin:.0f} s]"
+        console.print(text, style="green" if good else "bold red", highlight=False, markup=False)
+        arguments.out.mkdir(exist_ok=True)
+        (arguments.out / "drills.json").write_text(json.dumps(results, indent=2))
+    return 0 if all(r["verdict"] == r["expected"] for r in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
