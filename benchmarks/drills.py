@@ -136,7 +136,11 @@ def coordinator_for(out: Path) -> None:
     import shutil
 
     shutil.rmtree(out, ignore_errors=True)
-    options = {"sink_root": str((out / "run").resolve()), "record": str((out / "recorded").resolve())}
+    options = {
+        "sink_root": str((out / "run").resolve()),
+        "record": str((out / "recorded").resolve()),
+        "opening_epochs": 4,
+    }
     run = LocalRun(TRAFFIC, out / "state", fresh=True, options=options, settings=FAST_START)
     run.start()
     run.coordinator.wait_until_running(armed=True)

@@ -37,7 +37,7 @@ class Drill:
             shutil.rmtree(out, ignore_errors=True)
             out.mkdir(parents=True)
         self.recorded = (out / "recorded").resolve()
-        options = {"sink_root": str((out / "run").resolve()), "record": str(self.recorded)}
+        options = {"sink_root": str((out / "run").resolve()), "record": str(self.recorded), "opening_epochs": 4}
         self.run = LocalRun(job_file, out / "state", hosts=hosts, fresh=not adopt, options=options, **settings)
         self.killed_at: float | None = None
         self.harmed: list[str] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from understudy.core.checkpointing import (
@@ -25,6 +25,8 @@ from understudy.core.checkpointing import (
     Unprotected,
 )
 from understudy.core.queue import OutputQueue
+
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # for busy machines
 
 PRESENT, ABSENT = StandbyChanged(present=True), StandbyChanged(present=False)
 LOST, FAILED = CaptureFailed(lost_standby=True), CaptureFailed(lost_standby=False)
@@ -170,6 +172,11 @@ def test_another_standby_begins_from_nothing() -> None:
     assert machine.in_flight and not machine.holding
 
 
+def test_another_standby_does_not_wait_for_the_timer_of_the_one_before() -> None:
+    play(last(), (0, PRESENT, [Capture(-1)]), (1, Pasted(-1), []), (2, PRESENT, [Capture(-1)]))
+    play(last(), (0, PRESENT, [Capture(-1)]), (1, FAILED, []), (1.5, PRESENT, [Capture(-1)]))
+
+
 def test_a_lost_standby_frees_what_was_held_for_it() -> None:
     machine = inner()
     play(
@@ -195,6 +202,11 @@ def test_an_unusable_standby_is_as_good_as_none() -> None:
         (5, Tick(), []),
         (6, PRESENT, [Capture(0)]),
     )
+    machine = inner()
+    play(machine, (0, PRESENT, [Capture(-1)]), (0, Pasted(-1), []))
+    assert done(machine, 0) == [Capture(0)] and machine.holding
+    play(machine, (1, LOST, [AckUpstream(0)]))
+    assert not machine.holding, "nobody may take the job for drained"
 
 
 def test_a_failed_capture_is_tried_again_after_a_pause_while_the_standby_holds_nothing() -> None:
@@ -595,7 +607,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=250, deadline=None)
+@settings(PATIENT, max_examples=250)
 @given(st.integers(1, 3), st.lists(STEPS, max_size=60))
 def test_whatever_fails_in_whatever_order_every_input_is_still_there(stages: int, steps: list[tuple]) -> None:
     """Gu et al. 2009, Theorems 3.1 and 3.2: no checkpoint that a standby may restart from, damaged newest one or
@@ -680,6 +692,7 @@ class Watcher:
         assert [type(e) for e in effects] in ([], [Capture], [AckUpstream], [AckUpstream, Capture])
         assert machine.acked <= machine.pasted <= machine.captured <= due
         assert machine.in_flight == (self.in_flight is not None)
+        assert self.present or not machine.holding, "a standby that is gone holds nothing"
         if not self.present:
             assert self.acked == due, "without a standby nothing is held back"
         deadline = machine.next_deadline()
@@ -687,7 +700,7 @@ class Watcher:
         return effects
 
 
-@settings(max_examples=400)
+@settings(PATIENT, max_examples=400)
 @given(st.booleans(), st.integers(-1, 3), st.lists(st.tuples(st.floats(0, 3), FACTS), max_size=50), st.booleans())
 def test_in_whatever_order_facts_arrive_the_promises_hold(
     is_last: bool, start: int, script: list[tuple[float, Event | str]], failures: bool
@@ -714,7 +727,7 @@ def test_in_whatever_order_facts_arrive_the_promises_hold(
     assert machine.next_deadline() is None
 
 
-@settings(max_examples=200)
+@settings(PATIENT, max_examples=200)
 @given(st.booleans(), st.lists(st.tuples(st.floats(0, 3), FACTS), max_size=30))
 def test_a_deadline_is_kept(is_last: bool, script: list[tuple[float, Event | str]]) -> None:
     """Whatever happened, a Tick at the deadline does what the deadline was for: no driver spins."""
@@ -733,6 +746,7 @@ def test_a_deadline_is_kept(is_last: bool, script: list[tuple[float, Event | str
             assert watcher.feed(Tick()) == [Capture(machine.due)]
 
 
+@settings(PATIENT)
 @given(st.integers(-1, 5), st.lists(st.integers(-1, 20)))
 def test_an_unprotected_stage_acks_each_new_high_once(start: int, received: list[int]) -> None:
     machine = Unprotected(start=start)

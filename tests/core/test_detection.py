@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from understudy.core.detection import Beat, Broken, Connected, Detector, Effect, Event, Failed, Missed, Returned, Tick
+
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # for busy machines
 
 
 def play(detector: Detector, *script: tuple[float, Event, list[Effect]]) -> None:
@@ -191,7 +193,7 @@ class Naive:
         return effects
 
 
-@settings(max_examples=300)
+@settings(PATIENT, max_examples=300)
 @given(st.integers(1, 4), st.lists(st.tuples(st.integers(0, 6), FACTS), max_size=40))
 def test_the_detector_agrees_with_a_naive_one(misses: int, script: list[tuple[int, Event]]) -> None:
     detector, naive, now = Detector(interval_s=1.0, misses=misses), Naive(misses), 0.0
@@ -200,6 +202,7 @@ def test_the_detector_agrees_with_a_naive_one(misses: int, script: list[tuple[in
         assert detector.handle(event, now) == naive.handle(event, now)
 
 
+@settings(PATIENT)
 @given(st.lists(st.tuples(st.integers(0, 6), FACTS), max_size=30))
 def test_failures_and_returns_take_turns(script: list[tuple[int, Event]]) -> None:
     detector, now = Detector(interval_s=1.0, misses=2), 0.0
@@ -214,6 +217,7 @@ def test_failures_and_returns_take_turns(script: list[tuple[int, Event]]) -> Non
                 dead.discard(effect.host)
 
 
+@settings(PATIENT)
 @given(st.integers(1, 4), st.lists(st.tuples(st.integers(0, 6), FACTS), max_size=30))
 def test_a_tick_at_the_deadline_always_finds_something(misses: int, script: list[tuple[int, Event]]) -> None:
     detector, now = Detector(interval_s=0.25, misses=misses), 0.0

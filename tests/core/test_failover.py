@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from understudy.core.failover import (
@@ -27,6 +27,8 @@ from understudy.core.failover import (
     UnitPlan,
 )
 from understudy.core.topology import StageShape, Topology, UnitShape
+
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # for busy machines
 
 # -- every state against every event ------------------------------------------------------------------------------
 #
@@ -704,7 +706,7 @@ LIVES = st.one_of(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(PATIENT, max_examples=400)
 @given(
     st.lists(st.booleans(), min_size=1, max_size=3),
     st.lists(st.tuples(WISH, WISH), min_size=3, max_size=3),
@@ -749,7 +751,7 @@ def test_whatever_becomes_of_the_hosts_the_plan_is_sound(
         assert unit.primary in world.alive, f"{name} waits for ever"
 
 
-@settings(max_examples=200)
+@settings(PATIENT, max_examples=200)
 @given(st.lists(st.tuples(st.sampled_from(["join", "lose"]), HOST), max_size=20))
 def test_before_the_beginning_only_losses_are_told(lives: list[tuple[str, str]]) -> None:
     machine = on(chain())
@@ -766,6 +768,7 @@ def test_before_the_beginning_only_losses_are_told(lives: list[tuple[str, str]])
     assert set(machine.alive) == alive
 
 
+@settings(PATIENT)
 @given(st.permutations(HOSTS))
 def test_the_order_of_joining_does_not_change_the_placement(order: list[str]) -> None:
     machine = on(chain(), *order)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from understudy.core.queue import OutputQueue, Progress
+
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # for busy machines
 
 
 def positions(queue: OutputQueue) -> tuple[int, int, int]:
@@ -187,7 +189,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=300)
+@settings(PATIENT, max_examples=300)
 @given(st.integers(0, 3), st.lists(NAMES, unique=True), st.lists(STEPS, max_size=40))
 def test_the_queue_agrees_with_one_that_remembers_everything(
     start: int, consumers: list[str], steps: list[tuple[object, ...]]

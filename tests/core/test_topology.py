@@ -5,10 +5,12 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from understudy.core.topology import CycleError, StageShape, Topology, UnitShape, topological_order
+
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # for busy machines
 
 
 def unit(name: str, *stages: str, protected: bool = True) -> UnitShape:
@@ -104,6 +106,7 @@ def has_loop(inputs: dict[str, list[str]]) -> bool:
     return bool(left)
 
 
+@settings(PATIENT)
 @given(graphs)
 def test_every_graph_is_either_ordered_or_its_loop_is_shown(inputs: dict[str, list[str]]) -> None:
     if has_loop(inputs):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from understudy.runtime import checkpoints
@@ -22,6 +22,8 @@ from understudy.runtime.checkpoints import (
     digest,
     files_of_version,
 )
+
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # for busy machines
 
 # -- what a version needs -----------------------------------------------------------------------------------------
 
@@ -559,7 +561,7 @@ CAPTURES = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(PATIENT, max_examples=60)
 @given(CAPTURES, st.integers(1, 40), st.booleans())
 def test_after_any_captures_the_newest_version_is_restored_exactly(
     tmp_path_factory: pytest.TempPathFactory,

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from understudy.durations import seconds
 from understudy.policies import PassiveStandby, Policy, none
+
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # for busy machines
 
 
 @pytest.mark.parametrize(
@@ -51,6 +53,7 @@ def test_a_duration_is_finite(value: float) -> None:
         seconds(value)
 
 
+@settings(PATIENT)
 @given(st.integers(1, 10**6), st.sampled_from(["ms", "s", "m", "h"]))
 def test_units_multiply(number: int, unit: str) -> None:
     factor = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}[unit]

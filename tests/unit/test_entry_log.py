@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from understudy.runtime.source import EntryLog
+
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # for busy machines
 
 
 def reopen(path: Path) -> list[dict]:
@@ -69,7 +71,7 @@ ENTRIES = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(PATIENT, max_examples=60)
 @given(ENTRIES, ENTRIES, st.data())
 def test_a_crash_at_any_byte_keeps_every_whole_line(
     tmp_path_factory: pytest.TempPathFactory, before: list[dict], later: list[dict], data: st.DataObject

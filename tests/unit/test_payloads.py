@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from understudy.runtime.payloads import Payloads
+
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # for busy machines
 
 KILO = pa.table({"x": pa.array(range(128), pa.int64())})
 assert KILO.nbytes == 1024
@@ -142,7 +144,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(PATIENT, max_examples=40)
 @given(st.integers(0, 1500), STEPS)
 def test_the_budget_holds_and_nothing_is_mixed_up(
     tmp_path_factory: pytest.TempPathFactory, budget: int, steps: list[tuple[str, str, int]]

@@ -16,11 +16,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from understudy.errors import JobError
 from understudy.sinks import ConsoleSink, Fenced, FolderSink, FolderWriter, console, foreach_epoch, json_lines, parquet
+
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # for busy machines
 
 
 def rows(*numbers: int) -> pa.Table:
@@ -173,7 +175,7 @@ def test_two_writers_of_one_generation_do_not_fence_each_other(root: Path) -> No
     assert written(root) == {0: [1], 1: [2]}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(PATIENT, max_examples=25)
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 5)), max_size=20))
 def test_any_interleaving_of_generations(
     tmp_path_factory: pytest.TempPathFactory, script: list[tuple[int, int]]
@@ -270,7 +272,7 @@ def read_json(root: Path, epoch: int) -> list[dict[str, Any]]:
 FLOATS = st.floats(allow_nan=False)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(PATIENT, max_examples=30)
 @given(st.lists(st.tuples(FLOATS, st.integers(-(1 << 63), (1 << 63) - 1), st.text(max_size=5), st.none()), max_size=5))
 def test_json_loses_no_bit(tmp_path_factory: pytest.TempPathFactory, values: list[tuple]) -> None:
     root = tmp_path_factory.mktemp("json")

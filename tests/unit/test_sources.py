@@ -11,11 +11,13 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from understudy.errors import JobError
 from understudy.sources import FolderSource, RateSource, RecordedSource, SparkSource, folder, generate_rows, rate, spark
+
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # for busy machines
 
 # -- rate -------------------------------------------------------------------------------------------------------
 
@@ -35,7 +37,7 @@ def test_rows_look_like_cars() -> None:
     assert np.array_equal(speed * 4, np.round(speed * 4)), "multiples of 1/4, so that sums are exact"
 
 
-@settings(max_examples=60)
+@settings(PATIENT, max_examples=60)
 @given(st.integers(0, 10**12), st.lists(st.integers(0, 50), max_size=8), st.integers(1, 1 << 31), st.integers(-5, 5))
 def test_a_row_depends_on_its_id_alone_however_epochs_are_cut(
     first: int, cuts: list[int], keys: int, seed: int
@@ -58,7 +60,7 @@ def split_mix_64(x: int) -> int:
     return x ^ (x >> 31)
 
 
-@settings(max_examples=60)
+@settings(PATIENT, max_examples=60)
 @given(st.integers(0, 1 << 60), st.integers(1, (1 << 32) - 1), st.integers(-(1 << 40), 1 << 40))
 def test_rows_are_a_plain_hash_of_id_and_seed(row: int, keys: int, seed: int) -> None:
     bits = split_mix_64(row + (seed + 1) * 0x9E3779B97F4A7C15)
@@ -75,7 +77,7 @@ def test_seeds_differ_and_equal_seeds_agree() -> None:
     assert tables[0] == generate_rows(0, 1000, keys=1000, seed=0)
 
 
-@settings(max_examples=60)
+@settings(PATIENT, max_examples=60)
 @given(st.floats(0.5, 1e5), st.lists(st.floats(0, 3), max_size=30), st.integers(0, 30))
 def test_the_rate_is_kept_and_a_crash_leaves_no_gap(per_second: float, pauses: list[float], crash: int) -> None:
     source = rate(per_second)
@@ -200,7 +202,7 @@ def test_hidden_files_and_folders_are_not_data(tmp_path: Path) -> None:
     assert cursor.take(0.5) == {"files": ["data"]}
 
 
-@settings(max_examples=30, deadline=None)
+@settings(PATIENT, max_examples=30)
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), max_size=8),
     st.integers(1, 3),

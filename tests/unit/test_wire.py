@@ -15,12 +15,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from understudy.errors import Refused, SetupError
 from understudy.runtime import wire
 from understudy.runtime.wire import Meter, Peer, Reply, Server, Service, Tls, epoch_stream, is_loopback, refuse
+
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # for busy machines
 
 TABLE = pa.table({"n": [1, 2, 3], "s": ["a", None, "ü"]})
 BEAT = pa.schema([("beat", pa.int8())])
@@ -348,11 +350,13 @@ JSON = st.recursive(
 )
 
 
+@settings(PATIENT)
 @given(st.dictionaries(st.text(max_size=5), JSON, max_size=4), st.binary(max_size=50))
 def test_packing_and_unpacking(header: dict[str, Any], body: bytes) -> None:
     assert wire._unpack(wire._pack(header, body)) == (header, body)
 
 
+@settings(PATIENT)
 @given(st.binary(max_size=30))
 def test_unpacking_anything_gives_a_header_or_a_value_error(message: bytes) -> None:
     try:

@@ -25,6 +25,8 @@ from understudy.errors import HostsUnavailable, JobError, SetupError, StageFaile
 from understudy.job import Job, load
 from understudy.runtime import wire
 
+UNLIMITED = 1 << 62
+
 
 @dataclass(frozen=True)
 class CoordinatorConfig:
@@ -38,7 +40,8 @@ class CoordinatorConfig:
     """A small machine that starts several JVMs keeps healthy processes waiting for over a second; a false alarm is
     harmless but costs a takeover. A killed process is noticed by its broken connection, long before."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Sent to hosts with the job: ``sink_root``, ``replay``."""
+    """For drills, sent to hosts with the job: ``sink_root``, ``record``, ``replay``, ``reference``,
+    ``opening_epochs``."""
     tls: wire.Tls | None = None
 
 
@@ -77,7 +80,9 @@ class Coordinator:
         self.hosts: dict[str, str] = {}
         self.pids: dict[str, int] = {}
         self.failure: UnderstudyError | None = None
-        self.go = False
+        self.go: int = 0
+        """How many epochs sources may cut: none until every stage runs, then ``UNLIMITED``; a drill opens with a few
+        and goes on when every standby is armed, so that harm is done to a job at rest, not to one starting up."""
         self.changed = threading.Condition(threading.RLock())
         self.failover = Failover(self.topology)
         self.detector = detection.Detector(interval_s=config.heartbeat_s, misses=config.heartbeat_misses)
@@ -124,7 +129,8 @@ class Coordinator:
             self.failover.adopt(_plan(journal))
             self.hosts, self.pids = journal["hosts"], journal["pids"]
             self._ident = journal["ident"]
-            self._begun = self.go = True
+            self._begun = True
+            self.go = UNLIMITED
             self.started = {s: self.failover.plan.units[u].generation for s, u in self.topology.unit_of.items()}
             for host in self.hosts:
                 self.failover.alive[host] = {}
@@ -191,7 +197,7 @@ class Coordinator:
         """Until every stage's query runs and sources were let go; with ``armed``, until every standby is armed."""
 
         def there() -> bool:
-            return self.failure is not None or (self.go and (not armed or self._all_armed()))
+            return self.failure is not None or (self.go > 0 and (not armed or self._all_armed()))
 
         with self.changed:
             if not self.changed.wait_for(there, timeout_s):
@@ -379,6 +385,7 @@ class Coordinator:
                 self._ready.add((unit, generation, standby, stage))
                 if all((unit, generation, standby, s) in self._ready for s in self.topology.units[unit].stages):
                     self._handle(failover.StandbyReady(unit, generation, standby))
+                    self._maybe_go()
             elif kind == "standby-unusable":
                 self._handle(failover.StandbyUnusable(unit, generation, header["standby"], header["cause"]))
             elif kind == "threw":
@@ -396,6 +403,7 @@ class Coordinator:
             elif kind == "armed":
                 self.armed[stage] = generation
                 self.say("armed", f"{stage}: standby armed on {host}", unit=unit, host=host)
+                self._maybe_go()
             elif kind == "fenced":
                 self.say("fenced", f"{stage} on {host} found itself fenced and stopped", unit=unit, host=host)
             elif kind == "damaged":
@@ -415,8 +423,11 @@ class Coordinator:
         inner = [s for s, shape in self.topology.stages.items() if shape.inputs]
         plan = self.failover.plan.units
         if not self.go and all(self.started.get(s) == plan[self.topology.unit_of[s]].generation for s in inner):
-            self.go = True
+            self.go = int(self.config.options.get("opening_epochs", UNLIMITED))
             self.say("go", "every stage runs; sources are let go")
+            self._publish(self.failover.plan)
+        if 0 < self.go < UNLIMITED and self._all_armed():
+            self.go = UNLIMITED
             self._publish(self.failover.plan)
 
     # -- telling ---------------------------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ from understudy.sources import SparkSource
 ORPHAN_S = 600.0
 """A host that has not heard from any coordinator for this long ends itself, so that none is left behind for ever.
 Shorter would end a job whose coordinator is being repaired."""
+_TRACE = bool(os.environ.get("UNDERSTUDY_TRACE"))
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Host:
         self.job: Job = Job("none-yet")
         self.plan: dict[str, Any] = {}
         self.serial = -1
-        self.go = False
+        self.go = 0
         self.draining = False
         self.hosts: dict[str, str] = {}
         self.replay: dict[str, list[Any]] = {}
@@ -196,6 +197,11 @@ class Host:
             self._reports.append({"kind": kind, "host": self.name, "t": time.time(), **about})
             self.changed.notify_all()
 
+    def trace(self, stage: str, what: str, epoch: int) -> None:
+        """With $UNDERSTUDY_TRACE set, one line per step of every epoch in the host's log: where the time goes."""
+        if _TRACE:
+            print(f"trace {time.time():.3f} {stage} {what} {epoch}", flush=True)
+
     def _send_reports(self) -> None:
         while True:
             with self.changed:
@@ -271,7 +277,7 @@ class Host:
             if header["serial"] < self.serial:
                 return {"refused": "stale"}
             self.serial, self.plan, self.hosts = header["serial"], header["units"], header["hosts"]
-            self.go = self.go or header["go"]
+            self.go = max(self.go, header["go"])
             self.changed.notify_all()
         threading.Thread(target=self._reconcile, daemon=True).start()
         return {}
@@ -618,7 +624,7 @@ class Host:
         for stage, mine in list(self.stages.items()):
             self._discard(stage, mine)
         with self.changed:
-            self.plan, self.serial, self.go, self.draining = {}, -1, False, False
+            self.plan, self.serial, self.go, self.draining = {}, -1, 0, False
             self.options, self.replay, self._plans = {}, {}, None
         shutil.rmtree(self.folder / "stages", ignore_errors=True)
         return {}

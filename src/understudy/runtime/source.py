@@ -85,7 +85,7 @@ class SourceStage:
         host = self.host
         try:
             with host.changed:
-                host.changed.wait_for(lambda: self.stopping or host.go)
+                host.changed.wait_for(lambda: self.stopping or host.go > 0)
             self.resumed_at = time.time()
             host.report(
                 "resumed", stage=self.name, unit=self.unit, generation=self.generation, epoch=len(self.log.entries) - 1
@@ -127,7 +127,7 @@ class SourceStage:
     def _may_close(self) -> bool:
         if self.host.replay and len(self.log.entries) >= len(self._replay):
             return False  # a replay ends where the recording ended
-        return self.host.go and not self.host.draining and self.output.queue.ahead < AHEAD_MAX
+        return len(self.log.entries) < self.host.go and not self.host.draining and self.output.queue.ahead < AHEAD_MAX
 
     def _share(self) -> bool:
         """Bring the standby's log up to date before anyone sees the epoch. False when this source was fenced."""

@@ -94,7 +94,7 @@ class SparkSourceStage(PrimaryStage):
         return answer
 
     def _may_run(self, epoch: int) -> bool:
-        return self.host.go and not self.host.draining and self.output.queue.ahead < AHEAD_MAX
+        return epoch < self.host.go and not self.host.draining and self.output.queue.ahead < AHEAD_MAX
 
     def parts(self, input: str, epoch: int) -> dict[str, Any]:
         return {"parts": 1}

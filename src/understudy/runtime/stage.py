@@ -173,6 +173,7 @@ class SinkWriter(threading.Thread):
                         continue
                     return
                 writer.write(epoch, table)
+                host.trace(stage.name, "sunk", epoch)
                 stage.output.ack(consumer, epoch)
                 epoch += 1
         except Fenced:
@@ -266,6 +267,7 @@ class PrimaryStage:
         with self.host.changed:
             if after > self.committed:
                 self.committed = after
+                self.host.trace(self.name, "committed", after)
                 for inlet in self.inlets.values():
                     self.host.payloads.drop(inlet.key, after)
                 if self.keeper:
@@ -277,6 +279,7 @@ class PrimaryStage:
             self.host.changed.wait_for(lambda: self.stopping or self._may_run(after + 1))
             if self.stopping:
                 return wire.refuse("stopped")
+            self.host.trace(self.name, "granted", after + 1)
             self.granted = max(self.granted, after + 1)
             self.host.changed.notify_all()
         return {"epoch": after + 1}
@@ -294,11 +297,14 @@ class PrimaryStage:
         table = self.host.payloads.get(self.inlets[input].key, epoch)
         if table is None:
             raise flight.FlightServerError(f"epoch {epoch} of {input} is not here")
+        self.host.trace(self.name, "read", epoch)
         size = -(-table.num_rows // parts)
         return table.slice(part * size, size)
 
     def publish(self, frame: DataFrame, batch: int) -> None:
+        self.host.trace(self.name, "planned", batch + self.base)
         table = frame.toArrow()
+        self.host.trace(self.name, "computed", batch + self.base)
         if not self.stopping:
             self.output.append(batch + self.base, table)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from understudy.runtime.host import Host
 
-REHEARSAL_EPOCHS = 12
+REHEARSAL_EPOCHS = 8
 """Batches run on throw-away rows before arming. The first few load and compile classes; about ten more bring a
 batch down to what it costs for good."""
 CALM_S = 3.0
@@ -29,10 +29,12 @@ CALM_S = 3.0
 
 
 class Rehearsal:
-    """Runs the stage's own query on a copy of recent rows, so that a takeover meets a warm JVM and warm workers."""
+    """Runs the stage's own query on a copy of recent rows, starting from a copy of the state, so that a takeover meets
+    a warm JVM, warm workers, and has been through the opening of the state once."""
 
-    def __init__(self, host: Host, name: str, folder: Path) -> None:
-        self.host, self.name, self.folder = host, name, folder
+    def __init__(self, host: Host, name: str, copy: CheckpointStore) -> None:
+        self.host, self.name, self.copy = host, name, copy
+        self._last: int | None = None
         self.over = False
         self._done = threading.Event()
         self._samples: dict[str, pa.Table] = {}
@@ -41,7 +43,7 @@ class Rehearsal:
         plans = self.host.wait_for_plans()
         for stream in self.host.job.stages[self.name].inputs:
             self._samples[stream] = self._sample(stream) or plans.arrow_schema(stream).empty_table()
-        query = plans.start(self.name, self.folder, self._publish)
+        query = plans.start(self.name, self.copy.state, self._publish)
         try:
             while not self._done.wait(0.2) and not abandoned.is_set() and query.isActive:
                 pass
@@ -50,7 +52,7 @@ class Rehearsal:
                 self.over = True
                 self.host.changed.notify_all()
             query.stop()
-            shutil.rmtree(self.folder, ignore_errors=True)
+            shutil.rmtree(self.copy.folder, ignore_errors=True)
 
     def _sample(self, stream: str) -> pa.Table | None:
         producer = self.host.primary_of_stream(stream)
@@ -74,7 +76,9 @@ class Rehearsal:
         return {"epoch": -1}
 
     def grant(self, after: int) -> wire.Reply | dict[str, Any]:
-        if after + 1 < REHEARSAL_EPOCHS:
+        if self._last is None:
+            self._last = after + REHEARSAL_EPOCHS
+        if after < self._last:
             return {"epoch": after + 1}
         self._done.set()
         with self.host.changed:
@@ -129,7 +133,10 @@ class StandbyStage:
             traceback.print_exc()
 
     def _rehearse(self) -> None:
-        self.rehearsal = Rehearsal(self.host, self.name, self.folder / f"rehearsal-{self.generation}")
+        with self._lock:
+            copy = self.store.clone(self.folder / f"rehearsal-{self.generation}")
+        copy.forget()
+        self.rehearsal = Rehearsal(self.host, self.name, copy)
         try:
             with self.host.rehearsing:  # one at a time: the running stages need the processor too
                 self.rehearsal.run(self._abandoned)

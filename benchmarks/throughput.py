@@ -1,0 +1,101 @@
+"""`make bench-throughput`: rows per second at full speed, and what protection takes away from it.
+
+One stateful stage behind Understudy against the same query in plain Structured Streaming with the same generator;
+then a chain of three stages with and without passive standby. All in one run; ratios are what counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from common import JOBS, console, save
+from plain_throughput import plain_rows_per_s
+from understudy.cli import interrupt_on_sigterm
+from understudy.runtime.session import LocalRun, wait_for
+from understudy.verify import compare
+
+GENERATOR = "understudy.sources:generate_rows"
+
+
+def flood(*, stages: int, protected: bool, rows: int, warm: int, epochs: int, hosts: int, work: Path) -> float:
+    """Rows per second through the job, over ``epochs`` epochs after ``warm`` ones."""
+    os.environ |= {"FLOOD_ROWS": str(rows), "FLOOD_STAGES": str(stages), "FLOOD_PROTECTED": str(int(protected))}
+    shutil.rmtree(work, ignore_errors=True)
+    sink = work / "run" / "speeds"
+    options = {"sink_root": str((work / "run").resolve())}
+    settings = {"spark.driver.memory": "1500m"}
+    with LocalRun(
+        JOBS / "flood.py",
+        work / "state",
+        hosts=hosts,
+        fresh=True,
+        options=options,
+        settings=settings,
+        queue_bytes=1 << 30,
+    ) as run:
+        run.coordinator.wait_until_running(armed=protected, timeout_s=240)
+        begin = len(list(sink.glob("epoch=*"))) + warm
+        goal = begin + epochs
+
+        def done() -> bool:
+            run.coordinator.wait(0)
+            return (sink / f"epoch={goal:012d}").exists()
+
+        wait_for(done, 600, f"epoch {goal}")
+    times = {epoch: at for at, epoch, _ in compare.arrivals(sink)}
+    return rows * epochs / (times[goal] - times[begin])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=2_000_000, help="rows per epoch of the single stage")
+    parser.add_argument("--chain-rows", type=int, default=500_000, help="rows per epoch of the chain")
+    parser.add_argument("--epochs", type=int, default=30)
+    parser.add_argument("--warm", type=int, default=15)
+    parser.add_argument("--out", type=Path, default=Path("out"))
+    arguments = parser.parse_args()
+    interrupt_on_sigterm()
+    work = arguments.out / "bench-throughput"
+    rows, epochs, warm = arguments.rows, arguments.epochs, arguments.warm
+    with console.status("plain Structured Streaming ..."):
+        plain = plain_rows_per_s(
+            rows_per_epoch=rows, epochs=epochs, keys=1000, work=work / "plain", generator=GENERATOR
+        )
+    console.print(f"plain Structured Streaming: {plain:,.0f} rows/s", highlight=False)
+    with console.status("one stage behind Understudy ..."):
+        stage = flood(stages=1, protected=False, rows=rows, warm=warm, epochs=epochs, hosts=1, work=work / "stage")
+    console.print(f"one stage behind Understudy: {stage:,.0f} rows/s, ratio {stage / plain:.2f}", highlight=False)
+    chain = {}
+    for protected in (False, True):
+        with console.status(f"chain of three, {'passive standby' if protected else 'no protection'} ..."):
+            chain[protected] = flood(
+                stages=3, protected=protected, rows=arguments.chain_rows, warm=warm, epochs=epochs, hosts=2,
+                work=work / f"chain-{protected}",
+            )  # fmt: skip
+        console.print(
+            f"chain, {'passive standby' if protected else 'none'}: {chain[protected]:,.0f} rows/s", highlight=False
+        )
+    result = {
+        "plain_rows_per_s": plain,
+        "stage_rows_per_s": stage,
+        "ratio": stage / plain,
+        "chain_none_rows_per_s": chain[False],
+        "chain_passive_rows_per_s": chain[True],
+        "passive_chain_ratio": chain[True] / chain[False],
+        "rows_per_epoch": rows,
+        "chain_rows_per_epoch": arguments.chain_rows,
+    }
+    save("bench-throughput", result, arguments.out)
+    console.print(
+        f"ratio {result['ratio']:.2f}, chain with passive standby {result['passive_chain_ratio']:.2f} of none",
+        style="bold",
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
