@@ -1,0 +1,61 @@
+"""Jobs for the end-to-end tests, as source text: each test writes the one it needs into its own folder."""
+
+HEAD = """
+from pyspark.sql import functions as F
+import understudy as us
+
+job = us.Job("tested", epoch="300ms")
+"""
+
+RATE = (
+    HEAD
+    + """
+positions = job.source("positions", us.sources.rate(rows_per_second=2000, keys=50), host="h1", standby="h2")
+"""
+)
+
+PAIR = (
+    RATE
+    + """
+@job.stage(positions, host="h2", standby="h1")
+def speeds(positions):
+    return positions.groupBy("road").agg(F.avg("speed").alias("mean"), F.count("*").alias("cars"))
+
+job.sink(speeds, us.sinks.parquet({sink!r}))
+"""
+)
+
+THROWS = (
+    RATE
+    + """
+@job.stage(positions, host="h2", standby="h1")
+def speeds(positions):
+    bad = F.udf(lambda i: 1 // (5000 - i) if {broken} else 1, "long")
+    return positions.withColumn("one", bad("id")).groupBy("road").agg(F.sum("one").alias("n"))
+
+job.sink(speeds, us.sinks.parquet({sink!r}))
+"""
+)
+
+DIAMOND = (
+    HEAD
+    + """
+numbers = job.source("numbers", us.sources.spark(
+    lambda spark: spark.readStream.schema("n long").parquet({folder!r})), host="h1", standby="h2")
+
+@job.stage(numbers, host="h2", standby="h1")
+def even(numbers):
+    return numbers.where("n % 2 = 0")
+
+@job.stage(numbers, host="h1", standby="h2")
+def odd(numbers):
+    return numbers.where("n % 2 = 1")
+
+@job.stage(even, odd, host="h2", standby="h1")
+def all_of_them(even, odd):
+    return even.union(odd).groupBy((F.col("n") % 10).alias("digit")).agg(F.count("*").alias("c"))
+
+job.sink(all_of_them, us.sinks.json_lines({sink!r}))
+job.sink(even, us.sinks.parquet({other!r}), name="even-copy")
+"""
+)

@@ -1,0 +1,168 @@
+"""Real hosts, real JVMs, real signals. Few tests, each telling a whole story, because every JVM costs ten seconds."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.flight as flight
+import pyarrow.parquet as pq
+import pytest
+
+from jobs import DIAMOND, PAIR, THROWS
+from understudy.cli import FAST_START
+from understudy.drill import Drill
+from understudy.errors import StageFailed
+from understudy.runtime import wire
+from understudy.runtime.session import LocalRun, wait_for
+from understudy.sources import generate_rows
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+
+
+def write_job(folder: Path, text: str, **values: object) -> Path:
+    path = folder / "job.py"
+    path.write_text(text.format(**{k: str(v) if isinstance(v, Path) else v for k, v in values.items()}))
+    return path
+
+
+def epochs_in(sink: Path) -> list[int]:
+    return sorted(int(p.name.partition("=")[2]) for p in sink.glob("epoch=*"))
+
+
+def expected_counts(rows: int, keys: int) -> dict[int, int]:
+    table = generate_rows(0, rows, keys=keys)
+    return {r["road"]: r["id_count"] for r in table.group_by("road").aggregate([("id", "count")]).to_pylist()}
+
+
+def final_counts(sink: Path) -> dict[int, int]:
+    """The newest count of every road, from an update-mode sink."""
+    table = ds.dataset(sink, format="parquet", partitioning="hive", exclude_invalid_files=True).to_table()
+    newest = table.sort_by("epoch").group_by("road", use_threads=False).aggregate([("cars", "last")])
+    return {r["road"]: r["cars_last"] for r in newest.to_pylist()}
+
+
+def test_killed_primary_killed_everything_and_clean_stop(tmp_path: Path) -> None:
+    """One job's life: a takeover; every process killed at once; resumed; stopped cleanly; resumed again. The counts
+    at the end are exactly those of the rows that the source made, each counted once."""
+    sink = tmp_path / "out"
+    job = write_job(tmp_path, PAIR, sink=sink)
+    state = tmp_path / "state"
+    with LocalRun(job, state, hosts=2, fresh=True, settings=FAST_START) as run:
+        run.coordinator.wait_until_running(armed=True, timeout_s=180)
+        with pytest.raises(flight.FlightUnauthenticatedError):
+            wire.Peer(run.coordinator.address, "not the token").call("status")
+        with pytest.raises(flight.FlightUnauthenticatedError):
+            wire.Peer(run.coordinator.hosts["h1"], "").call("exit")
+        before = epochs_in(sink)[-1]
+        run.hosts.signal(run.host_of("speeds"), signal.SIGKILL)
+        wait_for(lambda: epochs_in(sink)[-1] > before + 5, 60, "output after the takeover")
+        assert run.coordinator.failover.plan.units["speeds"].primary == "h1"
+        for name in run.hosts.alive():
+            run.hosts.signal(name, signal.SIGKILL)
+        run.coordinator.close(exit_hosts=False)
+    crashed = epochs_in(sink)[-1]
+    with LocalRun(job, state, hosts=2, settings=FAST_START) as run:
+        wait_for(lambda: epochs_in(sink)[-1] > crashed + 5, 120, "output after everything was killed")
+        assert run.stop(), "a clean stop"
+    stopped = epochs_in(sink)[-1]
+    with LocalRun(job, state, hosts=2, settings=FAST_START) as run:
+        wait_for(lambda: epochs_in(sink)[-1] > stopped + 5, 120, "output after a clean stop")
+        assert run.stop(), "a clean stop"
+    assert epochs_in(sink) == list(range(epochs_in(sink)[-1] + 1))
+    logs = sorted(state.glob("hosts/*/stages/positions/entries.jsonl"), key=lambda p: p.stat().st_size)
+    entries = [json.loads(line) for line in logs[-1].read_text().splitlines()]
+    assert [e["first"] for e in entries[1:]] == [e["first"] + e["count"] for e in entries[:-1]]
+    rows = entries[-1]["first"] + entries[-1]["count"]
+    assert final_counts(sink) == expected_counts(rows, keys=50)
+
+
+def test_code_that_throws_stops_the_job_and_can_be_fixed(tmp_path: Path) -> None:
+    """It throws on every host, so it is tried on one other and not bounced for ever; after the fix the job goes on
+    with nothing lost."""
+    sink = tmp_path / "out"
+    job = write_job(tmp_path, THROWS, sink=sink, broken=True)
+    with pytest.raises(StageFailed, match=r"'speeds'.*epoch \d+.*ZeroDivisionError") as failure:
+        with LocalRun(job, tmp_path / "state", hosts=2, fresh=True, settings=FAST_START) as run:
+            run.coordinator.wait(150)
+    assert failure.value.exit_code == 5
+    job = write_job(tmp_path, THROWS, sink=sink, broken=False)
+    before = epochs_in(sink)[-1] if epochs_in(sink) else -1
+    with LocalRun(job, tmp_path / "state", hosts=2, settings=FAST_START) as run:
+        wait_for(lambda: (epochs_in(sink) or [-1])[-1] > before + 5, 120, "output after the fix")
+        assert run.stop()
+    table = ds.dataset(sink, format="parquet", partitioning="hive", exclude_invalid_files=True).to_table()
+    newest = table.sort_by("epoch").group_by("road", use_threads=False).aggregate([("n", "last")])
+    log = max((tmp_path / "state").glob("hosts/*/stages/positions/entries.jsonl"), key=lambda p: p.stat().st_size)
+    last = json.loads(log.read_text().splitlines()[-1])
+    assert sum(newest["n_last"].to_pylist()) == last["first"] + last["count"]
+
+
+def test_spark_source_diamond_and_two_sinks(tmp_path: Path) -> None:
+    """A source read by Spark, a fork, a join of two streams and two sinks, through the death of the source's host."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    job = write_job(tmp_path, DIAMOND, folder=folder, sink=tmp_path / "out", other=tmp_path / "even")
+
+    def drop(first: int) -> None:
+        temporary = tmp_path / f"{first}.tmp"
+        pq.write_table(pa.table({"n": list(range(first, first + 100))}), temporary)
+        os.rename(temporary, folder / f"{first:09d}.parquet")
+
+    drop(0)
+    with Drill(job, tmp_path / "drill", hosts=2, settings=FAST_START) as drill:
+        drill.coordinator.wait_until_running(timeout_s=180, armed=True)
+        for i in range(1, 6):
+            drop(i * 100)
+            drill.epochs(1)
+        drill.signal("numbers")
+        for i in range(6, 11):
+            drop(i * 100)
+            drill.epochs(1)
+        drill.epochs(3)
+        result = drill.judge()
+    assert result["verdict"] == "precise", result
+    even = ds.dataset(tmp_path / "drill" / "run" / "even-copy", format="parquet", exclude_invalid_files=True).to_table()
+    assert sorted(even["n"].to_pylist()) == list(range(0, 1100, 2))
+
+
+def test_command_line_run_status_and_ctrl_c(tmp_path: Path) -> None:
+    """`understudy run`, `understudy status --json` beside it, Ctrl-C: a clean end and no process left."""
+    job = write_job(tmp_path, PAIR, sink=tmp_path / "out")
+    command = [sys.executable, "-m", "understudy"]
+    conf = [x for k, v in FAST_START.items() for x in ("--conf", f"{k}={v}")]
+    state = str(tmp_path / "state")
+    process = subprocess.Popen(
+        [*command, "run", str(job), "--hosts", "2", "--state", state, *conf],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    try:
+        wait_for(lambda: len(epochs_in(tmp_path / "out")) > 5, 150, "output")
+        status = subprocess.run(
+            [*command, "status", "--state", state, "--json"], capture_output=True, text=True, check=True
+        )
+        answer = json.loads(status.stdout)
+        assert set(answer["hosts"]) == {"h1", "h2"}
+        pids = [h["pid"] for h in answer["hosts"].values()]
+        process.send_signal(signal.SIGINT)
+        text, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 0, text
+    assert "stopped; run it again to go on" in text
+    assert "Traceback" not in text
+    deadline = time.monotonic() + 10
+    while any(psutil.pid_exists(p) for p in pids) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(psutil.pid_exists(p) for p in pids)
+    after = subprocess.run([*command, "status", "--state", state], capture_output=True, text=True, check=False)
+    assert after.returncode == 3
+    assert "is not running" in after.stderr
