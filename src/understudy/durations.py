@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -19,6 +20,6 @@ def seconds(value: str | float, *, what: str = "duration") -> float:
                 f"{what}={value!r} is not a duration; write a number with a unit, such as '500ms' or '10s'"
             )
         result = float(match[1]) * _UNIT_S[match[2]]
-    if result <= 0:
+    if not 0 < result < math.inf:
         raise ValueError(f"{what}={value!r} must be longer than nothing, such as '500ms'")
     return result

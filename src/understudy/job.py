@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -54,12 +55,13 @@ class Job:
     """A streaming job. ``epoch`` is how often sources cut an epoch; ``ha`` protects whatever says nothing else."""
 
     def __init__(self, name: str, *, epoch: str | float = "500ms", ha: Policy | None = None) -> None:
-        self.name = _checked_name(name, "job")
+        self.where = _caller()
+        self.name = _checked_name(name, "job", self.where)
         try:
             self.epoch_s = seconds(epoch, what="epoch")
         except ValueError as error:
-            raise JobError(f"job {name!r}: {error}") from None
-        self.ha: Policy = PassiveStandby() if ha is None else _checked_policy(ha, f"job {name!r}")
+            raise JobError(f"{self.where}: job {name!r}: {error}") from None
+        self.ha: Policy = PassiveStandby() if ha is None else _checked_policy(ha, f"{self.where}: job {name!r}")
         self.stages: dict[str, Stage] = {}
         self._units: dict[str, Policy | None] = {}
         self._unit: str | None = None
@@ -133,7 +135,7 @@ class Job:
         )
         if label in taken:
             raise JobError(f"{where}: there is a sink {label!r} already; give this one another name=")
-        stage.sinks[_checked_name(label, "sink")] = sink
+        stage.sinks[_checked_name(label, "sink", where)] = sink
 
     @contextmanager
     def unit(self, name: str, *, ha: Policy | None = None) -> Iterator[None]:
@@ -143,7 +145,7 @@ class Job:
             raise JobError(f"{where}: unit {name!r} inside unit {self._unit!r}; units cannot be nested")
         if name in self._units:
             raise JobError(f"{where}: there is a unit {name!r} already; choose another name")
-        self._units[_checked_name(name, "unit")] = None if ha is None else _checked_policy(ha, where)
+        self._units[_checked_name(name, "unit", where)] = None if ha is None else _checked_policy(ha, where)
         self._unit = name
         try:
             yield
@@ -174,8 +176,12 @@ class Job:
     def topology(self) -> Topology:
         """Check the whole job and return its shape. Raises JobError."""
         if not self.stages:
-            raise JobError(f"job {self.name!r} is empty; add job.source(...), @job.stage(...) and job.sink(...)")
+            raise JobError(
+                f"{self.where}: job {self.name!r} is empty; add job.source(...), @job.stage(...) and job.sink(...)"
+            )
         for stage in self.stages.values():
+            if stage.unit is None and stage.name in self._units:
+                raise JobError(f"{stage.where}: stage {stage.name!r} has the name of a unit; rename one of them")
             for name in stage.inputs:
                 if name not in self.stages:
                     raise JobError(
@@ -199,13 +205,19 @@ class Job:
 
     def _unit_shape(self, name: str, stages: list[str]) -> UnitShape:
         policies = {self.policy(s).protected for s in stages}
+        where = self.stages[stages[0]].where
         if len(policies) > 1:
             raise JobError(
-                f"unit {name!r} mixes protected and unprotected stages ({', '.join(stages)}); "
+                f"{where}: unit {name!r} mixes protected and unprotected stages ({', '.join(stages)}); "
                 "a unit is recovered together: give it one ha="
             )
         hosts = [self.stages[s].host for s in stages if self.stages[s].host]
         standbys = [self.stages[s].standby for s in stages if self.stages[s].standby]
+        if len(set(hosts)) > 1 or len(set(standbys)) > 1 or set(hosts) & set(standbys):
+            raise JobError(
+                f"{where}: the stages of unit {name!r} ask for hosts {hosts} and standbys {standbys}; "
+                "a unit has one host, and another one as standby"
+            )
         return UnitShape(name, tuple(stages), policies.pop(), next(iter(hosts), None), next(iter(standbys), None))
 
     # -- inside -----------------------------------------------------------------------------------------------------
@@ -268,23 +280,27 @@ def load(path: str | Path) -> Job:
     sys.path.insert(0, str(file.parent.resolve()))
     try:
         spec.loader.exec_module(module)
-    except JobError:
-        raise
+    except JobError as error:
+        if str(error).startswith(f"{file.name}:"):
+            raise
+        raise JobError(f"{_line_in(file, error)}: {error}") from None
     except SyntaxError as error:
-        raise JobError(f"{file.name}:{error.lineno}: syntax error: {error.msg}") from None
+        raise JobError(f"{Path(error.filename or file).name}:{error.lineno}: syntax error: {error.msg}") from None
     except Exception as error:
-        line = next((t.lineno for t in reversed(_frames(error)) if Path(t.filename) == file.resolve()), "?")
-        raise JobError(f"{file.name}:{line}: {type(error).__name__}: {error}") from error
+        raise JobError(f"{_line_in(file, error)}: {type(error).__name__}: {error}") from error
     finally:
         sys.path.pop(0)
-    jobs = [value for value in vars(module).values() if isinstance(value, Job)]
+    jobs = list({id(value): value for value in vars(module).values() if isinstance(value, Job)}.values())
     if len(jobs) != 1:
-        raise JobError(f"{file}: found {len(jobs)} jobs at the top of the file; define exactly one, job = us.Job(...)")
+        raise JobError(
+            f"{file.name}: found {len(jobs)} jobs at the top of the file; define exactly one, job = us.Job(...)"
+        )
     jobs[0].topology()
     return jobs[0]
 
 
-def _frames(error: BaseException) -> list[Any]:
-    import traceback
-
-    return list(traceback.extract_tb(error.__traceback__))
+def _line_in(file: Path, error: BaseException) -> str:
+    """Where in the job file an error came up: the innermost line of it."""
+    frames = reversed(traceback.extract_tb(error.__traceback__))
+    line = next((f.lineno for f in frames if Path(f.filename).resolve() == file.resolve()), "?")
+    return f"{file.name}:{line}"

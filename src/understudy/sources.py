@@ -122,7 +122,7 @@ def rate(
 
     ``rows_per_second=None`` produces ``rows_per_epoch`` rows (default one million) as fast as they are taken.
     """
-    if rows_per_second is not None and rows_per_second <= 0:
+    if rows_per_second is not None and not 0 < rows_per_second < float("inf"):
         raise JobError(f"rate(rows_per_second={rows_per_second}): must be positive, or None for no limit")
     if keys < 1 or keys >= 1 << 32:
         raise JobError(f"rate(keys={keys}): must be between 1 and 4294967295")
@@ -187,12 +187,15 @@ def folder(
     where = os.path.abspath(path)
     if format not in ("parquet", "json", "csv", "arrow"):
         raise JobError(f"folder(format={format!r}): use 'parquet', 'json', 'csv' or 'arrow'")
+    if files_per_epoch < 1:
+        raise JobError(f"folder(files_per_epoch={files_per_epoch}): must be at least 1")
     if not os.path.isdir(where):
         raise JobError(f"folder({where!r}): there is no such folder; create it first")
     if schema is None:
         import pyarrow.dataset as pads
 
-        names = sorted(n for n in os.listdir(where) if _is_data(n, set()))
+        with os.scandir(where) as listing:
+            names = sorted(f.name for f in listing if f.is_file() and _is_data(f.name, set()))
         if not names:
             raise JobError(f"folder({where!r}) is empty, so its columns are unknown; pass schema=pa.schema(...)")
         schema = pads.dataset(os.path.join(where, names[0]), format=format).schema

@@ -127,7 +127,8 @@ class Sweeping:
         """The present standby has at least one whole version."""
         self.in_flight = False
         self.draining = False
-        self._deadline: float | None = None
+        self._timer_at: float | None = None
+        self._retry_at: float | None = None
 
     @property
     def due(self) -> int:
@@ -144,7 +145,8 @@ class Sweeping:
             self.standby = event.present
             self.holding = False
             self.in_flight = False
-            self._deadline = now if event.present else None
+            self.captured = min(self.captured, self.pasted)
+            self._timer_at = self._retry_at = None
         elif isinstance(event, Pasted):
             self.in_flight = False
             self.holding = True
@@ -154,9 +156,10 @@ class Sweeping:
                 effects.append(AckUpstream(older))
         elif isinstance(event, CaptureFailed):
             self.in_flight = False
+            self.captured = self.pasted
             if event.lost_standby:
                 self.standby = self.holding = False
-            self._deadline = now + self.RETRY_S
+            self._retry_at = now + self.RETRY_S
         elif isinstance(event, Drain):
             self.draining = True
         return effects + self._unprotected_ack() + self._capture(now)
@@ -169,20 +172,26 @@ class Sweeping:
         return [AckUpstream(self.due)]
 
     def _capture(self, now: float) -> list[Effect]:
-        if not self.standby or self.in_flight:
+        if not self._has_work():
             return []
-        fresh = self.due > self.captured
-        if not (fresh or not self.holding):
-            return []
-        waiting = self._deadline is not None and now < self._deadline
-        if waiting and (self.last or not self.holding) and not self.draining:
+        wait_until = self._wait_until()
+        if wait_until is not None and now < wait_until:
             return []
         self.captured = self.due
         self.in_flight = True
-        self._deadline = now + self.every_s if self.last else None
+        self._retry_at = None
+        self._timer_at = now + self.every_s if self.last else None
         return [Capture(self.due)]
 
+    def _has_work(self) -> bool:
+        """A version could be captured that the standby lacks, or it has none at all."""
+        return self.standby and not self.in_flight and (self.due > self.captured or not self.holding)
+
+    def _wait_until(self) -> float | None:
+        """The timer paces the last stage, except that a drain or an empty standby does not wait for it; after a
+        failure everybody waits."""
+        timer_at = None if self.draining or not self.holding else self._timer_at
+        return max((t for t in (timer_at, self._retry_at) if t is not None), default=None)
+
     def next_deadline(self) -> float | None:
-        if not self.standby or self.in_flight or self._deadline is None:
-            return None
-        return self._deadline if self.due > self.captured or not self.holding else None
+        return self._wait_until() if self._has_work() else None

@@ -79,10 +79,11 @@ class Detector:
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         if isinstance(event, Tick):
-            late = max(0.0, now - self._next_tick) if self._next_tick is not None else 0.0
-            if late > self.interval_s / 2:
+            due = self._next_tick
+            if due is not None and now - due > self.interval_s / 2:
                 for each in self._watches.values():
-                    each.last_beat += late
+                    if each.last_beat < due:  # whoever was heard since was not held up
+                        each.last_beat += now - due
             return [effect for host, watch in self._watches.items() for effect in self._tick(host, watch, now)]
         watch = self._watches.get(event.host)
         if isinstance(event, Broken):
@@ -100,7 +101,7 @@ class Detector:
     def _tick(self, host: str, watch: _Watch, now: float) -> list[Effect]:
         if watch.failed:
             return []
-        misses = int((now - watch.last_beat) / self.interval_s)
+        misses = int((now - watch.last_beat) / self.interval_s + 1e-6)  # a tick at the very deadline counts
         if misses <= watch.misses:
             return []
         watch.misses = misses

@@ -152,6 +152,12 @@ class Failover:
         if isinstance(event, StandbyReady):
             if unit.standby != event.host or unit.ready:
                 return []
+            ready = replace(unit, ready=True)
+            if unit.primary not in self.alive:  # the news overtook the loss of the primary
+                successor, promoted = self._succeed(event.unit, ready, {})
+                changes = {event.unit: successor or ready}
+                says = self._fill_standbys(changes)
+                return [*self._publish(changes), promoted, *says]
             text = f"{event.unit}: standby ready on {event.host}"
             return [
                 *self._publish({event.unit: replace(unit, ready=True)}),
@@ -182,18 +188,23 @@ class Failover:
         return [*self._publish(units), *self._say_unprotected(units)]
 
     def _joined(self, event: HostJoined) -> list[Effect]:
+        before: list[Effect] = []
+        if event.host in self.alive and not event.returned:
+            before = self._lost(HostLost(event.host, "its process was replaced"))
         self.alive[event.host] = dict(event.holds)
         self._unusable = {pair for pair in self._unusable if pair[1] != event.host}
         if not self.plan.units:
-            return []
+            return before
         changes: dict[str, UnitPlan] = {}
         says: list[Effect] = []
         for name, unit in self.plan.units.items():
             if unit.primary in self.alive and unit.primary != event.host:
                 continue
             if unit.primary == event.host:
-                if event.returned:
-                    continue  # nobody took over meanwhile: it simply goes on
+                if event.returned:  # nobody took over meanwhile: it simply goes on
+                    if unit.standby is not None and unit.standby not in self.alive:
+                        changes[name] = replace(unit, standby=None, ready=False)
+                    continue
                 start = "held" if self.topology.units[name].protected else "newest"
                 changes[name] = UnitPlan(generation=unit.generation + 1, primary=event.host, start=start)
                 says.append(Say("restored", f"{name}: goes on on {event.host}, which has returned", name, event.host))
@@ -204,7 +215,7 @@ class Failover:
                     says.append(say)
         says += self._fill_standbys(changes)
         # Even without a change the newcomer needs the plan, and peers its address.
-        return [*self._publish(changes), *says]
+        return [*before, *self._publish(changes), *says]
 
     def _lost(self, event: HostLost) -> list[Effect]:
         if event.host not in self.alive:
@@ -246,9 +257,9 @@ class Failover:
         if successor is None:
             return [StopJob(event.stage, event.epoch, event.cause)]
         changes = {event.unit: successor}
-        self._fill_standbys(changes)
+        says = self._fill_standbys(changes)
         text = f"{event.stage} threw at epoch {event.epoch}; trying once more on {successor.primary}"
-        return [*self._publish(changes), Say("threw", text, event.unit)]
+        return [*self._publish(changes), Say("threw", text, event.unit), *says]
 
     # -- decisions ------------------------------------------------------------------------------------------------
 

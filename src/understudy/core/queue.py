@@ -5,7 +5,8 @@ Consumers pull: a request for epoch *e* says that everything before *e* has arri
 delivered twice nor out of order. Acks say that the consumer will never ask for an epoch again, whatever single
 thing fails (Gu et al. 2009, Section 3.1: received, processed and checkpointed).
 
-Invariant: ``trimmed <= min(acked) <= min(received)`` and ``trimmed < first <= next``.
+Invariant: ``trimmed == min(acked) <= min(received)`` and ``first <= next``. After a takeover consumers may have
+acknowledged epochs that are only being produced again, so ``trimmed`` may lie beyond ``next``.
 """
 
 from __future__ import annotations

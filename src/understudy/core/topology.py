@@ -46,6 +46,7 @@ class Topology:
 
     @classmethod
     def build(cls, stages: Iterable[StageShape], units: Iterable[UnitShape]) -> Topology:
+        units = list(units)
         by_name = {s.name: s for s in stages}
         ordered = {name: by_name[name] for name in topological_order({n: s.inputs for n, s in by_name.items()})}
         unit_of = {stage: u.name for u in units for stage in u.stages}

@@ -14,7 +14,7 @@ import re
 import shutil
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,7 +99,10 @@ class Shipped:
 
     def parts(self, needed: dict[str, Path], about: dict[str, Any]) -> Iterator[tuple[dict[str, Any], bytes]]:
         """Messages that bring the store to this version, in order. After the last one was accepted, call
-        ``accepted``. ``about`` goes into the manifest."""
+        ``accepted``. ``about`` goes into the manifest. ``whole`` says that nothing the store may have counts;
+        ``sum`` lets it notice that it does not have what the sender thinks it has."""
+        whole = not self.files
+        first = True
         self._new = {name: path for name, path in needed.items() if name not in self.files}
         self._gone = [name for name in self.files if name not in needed]
         self._sizes: dict[str, tuple[int, str]] = {}
@@ -117,17 +120,23 @@ class Shipped:
                 body += chunk
                 offset = end
                 if len(body) >= PART_BYTES:
-                    yield {"files": entries, "zipped": 0}, bytes(body)
-                    entries, body = [], bytearray()
+                    yield {"files": entries, "zipped": 0, "first": first}, bytes(body)
+                    entries, body, first = [], bytearray(), False
                 if end == len(data):
                     break
         packed = zlib.compress(json.dumps(entries, separators=(",", ":")).encode() + b"\n" + body, 6)
-        yield {"zipped": 1, "drop": self._gone, "manifest": about}, packed
+        described = {name: self._sizes.get(name) or self.files[name] for name in needed}
+        header = {"zipped": 1, "drop": self._gone, "manifest": about, "sum": _sum(described)}
+        yield {**header, "first": first, "whole": whole}, packed
 
     def accepted(self) -> None:
         self.files.update(self._sizes)
         for name in self._gone:
             del self.files[name]
+
+
+def _sum(files: Mapping[str, tuple[int, str]]) -> str:
+    return digest("".join(f"{name}:{files[name][1]};" for name in sorted(files)).encode())
 
 
 # -- the store ----------------------------------------------------------------------------------------------------
@@ -147,9 +156,11 @@ class CheckpointStore:
         for path in (self.state, self._manifests, self._incoming):
             path.mkdir(parents=True, exist_ok=True)
         newest = self.versions()[-1:]
-        self._files: dict[str, tuple[int, str]] = (
-            {k: (v[0], v[1]) for k, v in self._read(newest[0])["files"].items()} if newest else {}
-        )
+        try:
+            self._files: dict[str, tuple[int, str]] = self._read(newest[0])["files"] if newest else {}
+        except (OSError, ValueError):
+            self._files = {}  # the next delta will not fit, and the sender starts over with a whole version
+        self._staged: dict[str, tuple[int, str]] = {}
 
     def versions(self) -> list[int]:
         return sorted(int(p.stem) for p in self._manifests.glob("*.json"))
@@ -157,11 +168,16 @@ class CheckpointStore:
     def paste(self, header: dict[str, Any], body: bytes) -> int | None:
         """Apply one part. Returns the epoch once its last part made the version whole and durable.
         Raises OSError when the disk refuses and CheckpointDamaged when what came is not what was sent."""
-        if header.get("zipped"):
-            text, _, body = zlib.decompress(body).partition(b"\n")
-            entries = json.loads(text)
-        else:
-            entries = header["files"]
+        try:
+            if header.get("zipped"):
+                text, _, body = zlib.decompress(body).partition(b"\n")
+                entries = json.loads(text)
+            else:
+                entries = header["files"]
+        except (zlib.error, ValueError) as error:
+            raise CheckpointDamaged(f"a part arrived damaged: {error}") from None
+        if header.get("first"):
+            self._staged = {}
         position = 0
         for name, offset, length, *final in entries:
             target = self._inside(self._incoming, name)
@@ -180,11 +196,14 @@ class CheckpointStore:
                 place = self._inside(self.state, name)
                 place.parent.mkdir(parents=True, exist_ok=True)
                 target.rename(place)
-                self._files[name] = (size, expected)
+                self._staged[name] = (size, expected)
         if "manifest" not in header:
             return None
-        for name in header["drop"]:
-            self._files.pop(name, None)
+        before = {} if header.get("whole") else {k: v for k, v in self._files.items() if k not in header["drop"]}
+        files = {**before, **self._staged}
+        if _sum(files) != header["sum"]:
+            raise CheckpointDamaged("this store lacks files that the version builds on")
+        self._files = files
         return self._finish(header["manifest"])
 
     def _finish(self, about: dict[str, Any]) -> int:
@@ -198,8 +217,8 @@ class CheckpointStore:
         versions = self.versions()
         stale, kept = versions[:-VERSIONS_KEPT], versions[-VERSIONS_KEPT:]
         if stale:
-            dropped = {name for v in stale for name in self._read(v)["files"]}
-            wanted = {name for v in kept for name in self._read(v)["files"]}
+            dropped = {name for v in stale for name in self._names(v)}
+            wanted = {name for v in kept for name in self._names(v)} | set(self._files)
             for name in dropped - wanted:
                 self._inside(self.state, name).unlink(missing_ok=True)
             for version in stale:
@@ -219,9 +238,11 @@ class CheckpointStore:
                 complaints.append(f"checkpoint of epoch {version} is damaged ({error}); using an older version")
                 (self._manifests / f"{version}.json").unlink(missing_ok=True)
                 continue
-            self._files = {k: (v[0], v[1]) for k, v in manifest["files"].items()}
+            self._files = manifest["files"]
             self._keep_only(set(manifest["files"]))
             return manifest, complaints
+        self._files = {}
+        self._keep_only(set())
         return None, complaints
 
     def clone(self, target: Path) -> CheckpointStore:
@@ -259,10 +280,19 @@ class CheckpointStore:
                     path.unlink()
 
     def _read(self, version: int) -> dict[str, Any]:
+        """A manifest whose shape has been checked; raises ValueError when it is damaged."""
         manifest = json.loads((self._manifests / f"{version}.json").read_text())
-        if not isinstance(manifest, dict):
-            raise ValueError("manifest is not an object")
-        return manifest
+        try:
+            files = {str(name): (int(size), str(known)) for name, (size, known) in manifest["files"].items()}
+            return {**manifest, "epoch": int(manifest["epoch"]), "files": files}
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"the manifest is damaged: {error!r}") from None
+
+    def _names(self, version: int) -> set[str]:
+        try:
+            return set(self._read(version)["files"])
+        except (OSError, ValueError):
+            return set()
 
     def _inside(self, root: Path, name: str) -> Path:
         """A path below ``root``; a name that would leave it is an attack or a bug."""

@@ -197,6 +197,11 @@ class Host:
             self._reports.append({"kind": kind, "host": self.name, "t": time.time(), **about})
             self.changed.notify_all()
 
+    def wake(self) -> None:
+        """Let everyone who waits on this host look again."""
+        with self.changed:
+            self.changed.notify_all()
+
     def trace(self, stage: str, what: str, epoch: int) -> None:
         """With $UNDERSTUDY_TRACE set, one line per step of every epoch in the host's log: where the time goes."""
         if _TRACE:

@@ -30,6 +30,7 @@ class Payloads:
     def put(self, stream: str, epoch: int, table: pa.Table) -> None:
         size = table.nbytes
         with self._lock:
+            self._forget((stream, epoch))
             fits = self.memory_bytes + size <= self._memory_bytes_max
             if fits:
                 self._tables[stream, epoch] = table
@@ -55,12 +56,14 @@ class Payloads:
         """Forget epochs of ``stream`` up to ``upto``."""
         with self._lock:
             for key in [k for k in self._tables if k[0] == stream and k[1] <= upto]:
-                kept = self._tables.pop(key)
-                if isinstance(kept, Path):
-                    kept.unlink(missing_ok=True)
-                else:
-                    self.memory_bytes -= kept.nbytes
+                self._forget(key)
 
-    def drop_all(self, prefix: str) -> None:
-        for stream in {k[0] for k in list(self._tables) if k[0].startswith(prefix)}:
-            self.drop(stream, 1 << 62)
+    def drop_all(self, stream: str) -> None:
+        self.drop(stream, 1 << 62)
+
+    def _forget(self, key: tuple[str, int]) -> None:
+        kept = self._tables.pop(key, None)
+        if isinstance(kept, Path):
+            kept.unlink(missing_ok=True)
+        elif kept is not None:
+            self.memory_bytes -= kept.nbytes

@@ -38,9 +38,12 @@ class EntryLog:
             whole = 0
             for line in path.read_bytes().splitlines(keepends=True):
                 try:
-                    self.entries.append(json.loads(line))
+                    entry = json.loads(line)
                 except ValueError:
                     break
+                if not line.endswith(b"\n"):
+                    break
+                self.entries.append(entry)
                 whole += len(line)
             os.truncate(path, whole)
         self._file = open(path, "ab")  # noqa: SIM115 - open for the log's life
@@ -147,7 +150,7 @@ class SourceStage:
                     "from": has,
                     "entries": send,
                 }
-                reply = self.host.peer(standby).call("entries", header, category="checkpoint", timeout_s=10)
+                reply = self.host.peer(standby).call("entries", header, category="checkpoint", timeout_s=2)
             except (flight.FlightError, pa.ArrowException, OSError):
                 reply = wire.refuse("unreachable")
             if reply.refused == "fenced":

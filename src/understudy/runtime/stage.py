@@ -10,6 +10,7 @@ import shutil
 import threading
 import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,6 +104,7 @@ class Inlet(threading.Thread):
         self.stage, self.stream, self.host = stage, stream, stage.host
         self.received = stage.start_epoch
         self.key = f"in:{stage.name}<{stream}"
+        self._requests = ThreadPoolExecutor(max_workers=4, thread_name_prefix=self.name)
 
     def run(self) -> None:
         stage, host = self.stage, self.host
@@ -113,7 +115,7 @@ class Inlet(threading.Thread):
                     return
                 producer = host.primary_of_stream(self.stream)
                 serial = host.serial
-            refusal, table = self._fetch(producer, self.received + 1)
+            refusal, table = self._fetch_while_current(producer, self.received + 1)
             if table is not None:
                 host.payloads.put(self.key, self.received + 1, table)
                 with host.changed:
@@ -129,6 +131,17 @@ class Inlet(threading.Thread):
             elif refusal != "later":
                 with host.changed:  # moved or unreachable: the next plan will tell
                     host.changed.wait_for(lambda then=serial: stage.stopping or host.serial != then, timeout=0.1)
+
+    def _fetch_while_current(self, producer: str | None, epoch: int) -> tuple[str | None, pa.Table | None]:
+        """Fetch, but do not wait for a producer that the plan has given up: it may be paused and never answer."""
+        stage, host = self.stage, self.host
+        request = self._requests.submit(self._fetch, producer, epoch)
+        request.add_done_callback(lambda _: host.wake())
+        with host.changed:
+            host.changed.wait_for(
+                lambda: request.done() or stage.stopping or host.primary_of_stream(self.stream) != producer
+            )
+        return request.result() if request.done() else ("elsewhere", None)
 
     def _fetch(self, producer: str | None, epoch: int) -> tuple[str | None, pa.Table | None]:
         stage, host = self.stage, self.host
@@ -394,7 +407,8 @@ class PrimaryStage:
                 query.stop()
             except Exception:
                 traceback.print_exc()
-        self.host.payloads.drop_all(f"in:{self.name}<")
+        for inlet in self.inlets.values():
+            self.host.payloads.drop_all(inlet.key)
         self.host.payloads.drop_all(self.output.key)
 
     def status(self) -> dict[str, Any]:
@@ -440,6 +454,8 @@ class Shipper:
                 shipped.accepted()
         except (flight.FlightError, pa.ArrowException) as error:
             failure = f"unreachable: {first_line(error)}"
+        except FileNotFoundError as error:
+            failure = f"a file of the version is gone: {error}"
         except OSError as error:
             failure = f"disk: {error}"
         with self.host.changed:
@@ -463,7 +479,7 @@ class Shipper:
             CheckpointStore(stage.folder / "self").paste(header, body)
             return None
         header = {"unit": stage.unit, "stage": stage.name, "generation": stage.generation, **header}
-        reply = self.host.peer(target).call("paste", header, body, category="checkpoint", timeout_s=60)
+        reply = self.host.peer(target).call("paste", header, body, category="checkpoint", timeout_s=15)
         return f"disk: {reply.header['text']}" if reply.refused == "disk" else reply.refused
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from understudy.errors import JobError
+from understudy.errors import JobError, SetupError
 from understudy.runtime import wire
 from understudy.runtime.checkpoints import CheckpointDamaged, CheckpointStore
 from understudy.runtime.spark import root_cause
@@ -171,14 +171,15 @@ class StandbyStage:
             manifest, complaints = self.store.restore()
             for complaint in complaints:
                 self.host.report("damaged", stage=self.name, unit=self.unit, text=f"{self.name}: {complaint}")
+            if manifest is None and complaints:
+                raise SetupError(f"no undamaged checkpoint of stage {self.name!r} is left on {self.host.name}")
             self.store.clone(self.folder / "self")
             self.store.forget()
             return manifest, self.query
 
     def _abandon(self) -> None:
         self._abandoned.set()
-        with self.host.changed:
-            self.host.changed.notify_all()
+        self.host.wake()
 
     def release(self) -> None:
         with self.host.changed:

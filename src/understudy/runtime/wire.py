@@ -86,6 +86,8 @@ def _unpack(message: bytes) -> tuple[dict[str, Any], bytes]:
     if len(message) < 4:
         raise ValueError("message too short")
     (length,) = struct.unpack_from("<I", message)
+    if 4 + length > len(message):
+        raise ValueError("header is longer than the message")
     header = json.loads(message[4 : 4 + length])
     if not isinstance(header, dict):
         raise ValueError("message header is not an object")
@@ -99,6 +101,11 @@ class Peer:
     """Another process, by address. Connects when first used; safe to use from several threads."""
 
     def __init__(self, address: str, token: str, meter: Meter | None = None, tls: Tls | None = None) -> None:
+        if tls is None and not is_loopback(address.rpartition(":")[0]):
+            raise Refused(
+                f"speaking to {address} without TLS would show the token to the network; "
+                "pass --tls-cert, --tls-key and --tls-ca"
+            )
         self.address = address
         self._token = token
         self._meter = meter or Meter()
@@ -208,7 +215,9 @@ class Service:
 
 class Server(flight.FlightServerBase):
     def __init__(self, listen: str, token: str, service: Service, tls: Tls | None = None) -> None:
-        host, _, _port = listen.rpartition(":")
+        host, _, port = listen.rpartition(":")
+        if not host or not port.isdigit():
+            raise SetupError(f"cannot listen on {listen!r}: write HOST:PORT, such as 127.0.0.1:7001")
         if tls is None and not is_loopback(host):
             raise Refused(
                 f"listening on {listen} without TLS would let the network in; pass --tls-cert, --tls-key and --tls-ca, "
