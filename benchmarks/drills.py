@@ -16,10 +16,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 from rich.console import Console
 
 from understudy.cli import FAST_START, interrupt_on_sigterm
 from understudy.drill import Drill, sentence
+from understudy.runtime.cluster import signal_tree
 from understudy.runtime.session import LocalRun
 
 HERE = Path(__file__).parent
@@ -96,16 +98,13 @@ def coordinator_away(out: Path, name: str) -> dict[str, Any]:
         raise RuntimeError(f"the coordinator did not start: {ready}")
     child.kill()
     child.wait()
-    away_at = time.time()
-    drill = Drill(TRAFFIC, out, name=name, adopt=True)
-    drill.run.hosts.adopt(drill.coordinator.journal.read()["pids"])  # type: ignore[index]
-    journal = drill.coordinator.journal.read()
-    assert journal is not None
+    journal = json.loads((out / "state" / "journal.json").read_text())
     victim = journal["plan"]["units"]["speeds"]["primary"]
-    drill.signal(victim)
+    killed_at = signal_tree(psutil.Process(journal["pids"][victim]), signal.SIGKILL)
     time.sleep(2.0)
-    with drill:
-        drill.coordinator.say("restarted-coordinator", f"coordinator back after {time.time() - away_at:.1f} s")
+    with Drill(TRAFFIC, out, name=name, adopt=True) as drill:
+        drill.killed_at, drill.harmed = killed_at, [victim]
+        drill.coordinator.say("killed", f"{victim} killed while there was no coordinator", t=killed_at, host=victim)
         drill.wait_event("promoted", unit="speeds")
         drill.epochs(8)
         return drill.judge()

@@ -74,16 +74,7 @@ class LocalHosts:
                 continue
 
     def signal(self, name: str, number: signal.Signals) -> float:
-        """Signal the host and everything below it, as when a machine dies or freezes. Returns the instant."""
-        process = self.processes[name]
-        victims = [process, *process.children(recursive=True)]
-        at = time.time()
-        for victim in victims:
-            try:
-                victim.send_signal(number)
-            except psutil.NoSuchProcess:
-                continue
-        return at
+        return signal_tree(self.processes[name], number)
 
     def alive(self) -> list[str]:
         return [n for n, p in self.processes.items() if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
@@ -104,6 +95,18 @@ class LocalHosts:
                 continue
         psutil.wait_procs(left, timeout=5)
         self.processes.clear()
+
+
+def signal_tree(process: psutil.Process, number: signal.Signals) -> float:
+    """Signal a host and everything below it, as when a machine dies or freezes. Returns the instant."""
+    victims = [process, *process.children(recursive=True)]
+    at = time.time()
+    for victim in victims:
+        try:
+            victim.send_signal(number)
+        except psutil.NoSuchProcess:
+            continue
+    return at
 
 
 def token_of(folder: Path) -> str:

@@ -96,6 +96,8 @@ class Coordinator:
         self._on_event = on_event
         self._ident = uuid.uuid4().hex
         self._begun = False
+        self._accepting = False
+        """Hosts are turned away until it is known whether they belong to a job that still runs."""
         self._closed = False
         self._peers: dict[str, wire.Peer] = {}
         self._watching: set[str] = set()
@@ -129,7 +131,7 @@ class Coordinator:
             self.failover.adopt(_plan(journal))
             self.hosts, self.pids = journal["hosts"], journal["pids"]
             self._ident = journal["ident"]
-            self._begun = True
+            self._begun = self._accepting = True
             self.go = UNLIMITED
             self.started = {s: self.failover.plan.units[u].generation for s, u in self.topology.unit_of.items()}
             for host in self.hosts:
@@ -141,6 +143,7 @@ class Coordinator:
 
     def wait_for_hosts(self, count: int, timeout_s: float = 90.0) -> None:
         with self.changed:
+            self._accepting = True
             if not self.changed.wait_for(lambda: len(self.failover.alive) >= count or self.failure, timeout_s):
                 raise HostsUnavailable(
                     f"only {len(self.failover.alive)} of {count} hosts came within {timeout_s:.0f} s; "
@@ -241,6 +244,8 @@ class Coordinator:
     def _on_join(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
         host, address = header["host"], header["address"]
         with self.changed:
+            if not self._accepting:
+                return {"refused": "later"}
             if host in self._watching and self.hosts.get(host) == address:
                 return {}
             same = self.hosts.get(host) == address and self._begun
