@@ -233,11 +233,6 @@ def test_a_failed_capture_of_the_last_stage_is_tried_again_after_a_pause() -> No
 
 
 @pytest.mark.parametrize("is_last", [False, True])
-@pytest.mark.xfail(
-    strict=True,
-    reason="after CaptureFailed, `captured` stays at the version that never arrived: without a newer epoch it is not "
-    "tried again, next_deadline() is None, and Keeper.drained() takes the job for drained",
-)
 def test_a_failed_capture_is_tried_again_without_a_newer_epoch(is_last: bool) -> None:
     machine = Sweeping(start=-1, every_s=0.5, last=is_last)
     play(machine, (0, PRESENT, [Capture(-1)]), (0, Pasted(-1), []))
@@ -245,7 +240,6 @@ def test_a_failed_capture_is_tried_again_without_a_newer_epoch(is_last: bool) ->
     play(machine, (1, FAILED, []), (9, Tick(), [Capture(0)]))
 
 
-@pytest.mark.xfail(strict=True, reason="same cause: draining does not bring the standby to the newest version")
 def test_draining_tries_a_failed_capture_again() -> None:
     machine = inner()
     play(machine, (0, PRESENT, [Capture(-1)]), (0, Pasted(-1), []))
@@ -253,11 +247,6 @@ def test_draining_tries_a_failed_capture_again() -> None:
     play(machine, (1, FAILED, []), (9, Drain(), [Capture(0)]))
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="RETRY_S is not kept by a stage that is not last and whose standby holds something: the failure itself "
-    "orders the next capture",
-)
 def test_the_pause_after_a_failure_is_kept_when_newer_epochs_wait() -> None:
     machine = inner()
     play(machine, (0, PRESENT, [Capture(-1)]), (0, Pasted(-1), []))
@@ -266,7 +255,6 @@ def test_the_pause_after_a_failure_is_kept_when_newer_epochs_wait() -> None:
     play(machine, (1, FAILED, []), (1.5, Tick(), []), (2, Tick(), [Capture(1)]))
 
 
-@pytest.mark.xfail(strict=True, reason="a draining stage tries again at once and for ever: CaptureFailed -> Capture")
 def test_the_pause_after_a_failure_is_kept_while_draining() -> None:
     play(inner(), (0, PRESENT, [Capture(-1)]), (0, Drain(), []), (1, FAILED, []), (2, Tick(), [Capture(-1)]))
 

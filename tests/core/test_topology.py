@@ -66,7 +66,6 @@ def test_build_takes_any_iterables() -> None:
     assert list(topology.stages) == ["a"]
 
 
-@pytest.mark.xfail(strict=True, reason="Topology.build iterates `units` twice: an iterator loses all units")
 def test_build_takes_units_from_an_iterator() -> None:
     topology = Topology.build([StageShape("a")], (u for u in [unit("a")]))
     assert list(topology.units) == ["a"]

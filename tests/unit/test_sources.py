@@ -138,7 +138,6 @@ def test_wrong_rates_name_the_parameter_and_the_remedy(wrong: dict[str, int], me
         rate(**wrong)
 
 
-@pytest.mark.xfail(strict=True, reason="nan <= 0 is False: rate(nan) fails only when the first epoch is cut")
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_rate_is_finite(value: float) -> None:
     with pytest.raises(JobError):
@@ -261,14 +260,12 @@ def test_wrong_folders_name_the_remedy(tmp_path: Path) -> None:
         folder(tmp_path)
 
 
-@pytest.mark.xfail(strict=True, reason="the columns are looked for in whatever sorts first, a sub-folder too")
 def test_the_schema_is_not_read_from_a_sub_folder(tmp_path: Path) -> None:
     (tmp_path / "archive").mkdir()
     put(tmp_path, "data", 1)
     assert folder(tmp_path).schema == SCHEMA
 
 
-@pytest.mark.xfail(strict=True, reason="files_per_epoch is not checked: 0 never reads, -1 leaves the newest file out")
 @pytest.mark.parametrize("count", [0, -1])
 def test_an_epoch_takes_at_least_one_file(tmp_path: Path, count: int) -> None:
     with pytest.raises(JobError):

@@ -159,7 +159,7 @@ class Sweeping:
             self.captured = self.pasted
             if event.lost_standby:
                 self.standby = self.holding = False
-            self._retry_at = now + self.RETRY_S
+            self._timer_at, self._retry_at = None, now + self.RETRY_S
         elif isinstance(event, Drain):
             self.draining = True
         return effects + self._unprotected_ack() + self._capture(now)

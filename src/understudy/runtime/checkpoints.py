@@ -135,6 +135,17 @@ class Shipped:
             del self.files[name]
 
 
+def _checked(entries: Any) -> list[Any]:
+    """Entries of the shape [name, offset, length] or [name, offset, length, size, hash]."""
+    if not isinstance(entries, list):
+        raise CheckpointDamaged("a part arrived damaged: no list of files")
+    for entry in entries:
+        shape = [type(value) for value in entry] if isinstance(entry, list) else []
+        if shape not in ([str, int, int], [str, int, int, int, str]):
+            raise CheckpointDamaged(f"a part arrived damaged: {entry!r}")
+    return entries
+
+
 def _sum(files: Mapping[str, tuple[int, str]]) -> str:
     return digest("".join(f"{name}:{files[name][1]};" for name in sorted(files)).encode())
 
@@ -179,7 +190,7 @@ class CheckpointStore:
         if header.get("first"):
             self._staged = {}
         position = 0
-        for name, offset, length, *final in entries:
+        for name, offset, length, *final in _checked(entries):
             target = self._inside(self._incoming, name)
             target.parent.mkdir(parents=True, exist_ok=True)
             with open(target, "r+b" if offset else "wb") as file:
@@ -201,7 +212,7 @@ class CheckpointStore:
             return None
         before = {} if header.get("whole") else {k: v for k, v in self._files.items() if k not in header["drop"]}
         files = {**before, **self._staged}
-        if _sum(files) != header["sum"]:
+        if _sum(files) != header.get("sum"):
             raise CheckpointDamaged("this store lacks files that the version builds on")
         self._files = files
         return self._finish(header["manifest"])

@@ -22,7 +22,7 @@ from understudy.core.queue import OutputQueue
 from understudy.errors import JobError
 from understudy.policies import PassiveStandby
 from understudy.runtime import wire
-from understudy.runtime.checkpoints import CheckpointStore, Shipped, files_of_version
+from understudy.runtime.checkpoints import CheckpointDamaged, CheckpointStore, Shipped, files_of_version
 from understudy.runtime.spark import first_line, root_cause
 from understudy.sinks import Fenced
 
@@ -435,9 +435,11 @@ class Shipper:
         self.held = False
         """The present target has a whole version."""
         self._shipped = Shipped({})
+        self._own: CheckpointStore | None = None
 
     def aim(self, target: str) -> None:
         self.target, self.held, self._shipped = target, False, Shipped({})
+        self._own = CheckpointStore(self.stage.folder / "self") if target == self.host.name else None
 
     def ship(self, epoch: int, needed: dict[str, Path]) -> str | None:
         """Returns None when the version is safe at the target, else why not: ``fenced``, ``moved`` (another target
@@ -454,6 +456,8 @@ class Shipper:
                 shipped.accepted()
         except (flight.FlightError, pa.ArrowException) as error:
             failure = f"unreachable: {first_line(error)}"
+        except CheckpointDamaged as error:
+            failure = f"damaged: {error}"
         except FileNotFoundError as error:
             failure = f"a file of the version is gone: {error}"
         except OSError as error:
@@ -475,8 +479,8 @@ class Shipper:
 
     def _send(self, target: str, header: dict[str, Any], body: bytes) -> str | None:
         stage = self.stage
-        if target == self.host.name:
-            CheckpointStore(stage.folder / "self").paste(header, body)
+        if self._own is not None:
+            self._own.paste(header, body)
             return None
         header = {"unit": stage.unit, "stage": stage.name, "generation": stage.generation, **header}
         reply = self.host.peer(target).call("paste", header, body, category="checkpoint", timeout_s=15)
