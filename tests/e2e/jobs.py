@@ -25,6 +25,17 @@ job.sink(speeds, us.sinks.parquet({sink!r}))
 """
 )
 
+RARELY = (
+    RATE
+    + """
+@job.stage(positions, host="h2", standby="h1", ha=us.PassiveStandby(every="3s"))
+def speeds(positions):
+    return positions.groupBy("road").agg(F.avg("speed").alias("mean"), F.count("*").alias("cars"))
+
+job.sink(speeds, us.sinks.parquet({sink!r}))
+"""
+)
+
 THROWS = (
     RATE
     + """

@@ -17,7 +17,7 @@ import pyarrow.flight as flight
 import pyarrow.parquet as pq
 import pytest
 
-from jobs import DIAMOND, PAIR, THROWS
+from jobs import DIAMOND, PAIR, RARELY, THROWS
 from understudy.cli import FAST_START
 from understudy.drill import Drill
 from understudy.errors import StageFailed
@@ -104,6 +104,49 @@ def test_code_that_throws_stops_the_job_and_can_be_fixed(tmp_path: Path) -> None
     log = max((tmp_path / "state").glob("hosts/*/stages/positions/entries.jsonl"), key=lambda p: p.stat().st_size)
     last = json.loads(log.read_text().splitlines()[-1])
     assert sum(newest["n_last"].to_pylist()) == last["first"] + last["count"]
+
+
+def standby_versions(drill: Drill) -> Path:
+    host = drill.coordinator.failover.plan.units["speeds"].standby
+    return next((drill.out / "state" / "hosts" / str(host) / "stages" / "speeds").glob("standby-*"))
+
+
+def test_a_damaged_checkpoint_means_the_version_before_it(tmp_path: Path) -> None:
+    """A blob of the standby's newest version is damaged, then the primary dies: the older version is used, it says
+    so, and nothing is lost."""
+    job = write_job(tmp_path, RARELY, sink=tmp_path / "out")
+    with Drill(job, tmp_path / "drill", hosts=2, settings=FAST_START) as drill:
+        drill.settle(4)
+        store = standby_versions(drill)
+        seen = {p.stem for p in (store / "manifests").glob("*.json")}
+        wait_for(lambda: bool({p.stem for p in (store / "manifests").glob("*.json")} - seen), 20, "a new version")
+        newest = max(int(p.stem) for p in (store / "manifests").glob("*.json"))
+        (store / "state" / "commits" / str(newest)).write_bytes(b"nonsense")
+        drill.signal("speeds")
+        drill.wait_event("damaged")
+        drill.epochs(8)
+        result = drill.judge()
+        said = [e["text"] for e in drill.run.coordinator.events] + [
+            json.loads(line)["text"] for line in (tmp_path / "drill/state/events.jsonl").read_text().splitlines()
+        ]
+    assert any(f"checkpoint of epoch {newest} is damaged" in text and "older version" in text for text in said)
+    assert result["verdict"] == "precise", result
+
+
+def test_a_standby_that_cannot_store_leaves_the_job_running_unprotected(tmp_path: Path) -> None:
+    """The standby's disk refuses: the job goes on, says loudly that it is unprotected, and loses nothing."""
+    job = write_job(tmp_path, PAIR, sink=tmp_path / "out")
+    with Drill(job, tmp_path / "drill", hosts=2, settings=FAST_START) as drill:
+        drill.settle(4)
+        incoming = standby_versions(drill) / "incoming"
+        incoming.rename(incoming.with_name("was-incoming"))
+        incoming.write_text("a file where a folder must be: every paste fails")
+        wait_for(lambda: any(e["kind"] == "unprotected" for e in drill.coordinator.events), 30, "the warning")
+        text = next(e["text"] for e in drill.coordinator.events if e["kind"] == "unprotected")
+        assert "UNPROTECTED" in text and "speeds" in text
+        drill.epochs(5)
+        result = drill.judge()
+    assert result["verdict"] == "precise", result
 
 
 def test_spark_source_diamond_and_two_sinks(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -151,16 +151,18 @@ class Coordinator:
                 )
             self._raise_failure()
 
+    def check_hosts(self, names: Iterable[str]) -> None:
+        """The job may only ask for hosts that there are."""
+        known = sorted(names)
+        asked = {h for u in self.topology.units.values() for h in (u.primary, u.standby) if h}
+        if unknown := sorted(asked - set(known)):
+            raise JobError(f"the job asks for unknown host {', '.join(unknown)}; hosts are: {', '.join(known)}")
+
     def check(self) -> None:
         """Let a host build every stage, so that a mistake in the job shows before anything runs."""
         with self.changed:
-            pins = {h for u in self.topology.units.values() for h in (u.primary, u.standby) if h}
-            unknown = sorted(pins - set(self.hosts))
+            self.check_hosts(self.hosts)
             address = next(iter(self.hosts.values()))
-        if unknown:
-            raise JobError(
-                f"the job asks for unknown host {', '.join(unknown)}; hosts are: {', '.join(sorted(self.hosts))}"
-            )
         reply = self._peer(address).call("check", timeout_s=120)
         if reply.refused:
             kind = SetupError if reply.header.get("exit_code") == 3 else JobError

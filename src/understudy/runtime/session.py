@@ -134,8 +134,10 @@ class LocalRun(Run):
         )
 
     def _start_hosts(self) -> None:
-        for i in range(self.count):
-            self.hosts.start(f"h{i + 1}")
+        names = [f"h{i + 1}" for i in range(self.count)]
+        self.coordinator.check_hosts(names)
+        for name in names:
+            self.hosts.start(name)
 
     def _adopted(self) -> None:
         self.hosts.adopt(self.coordinator.pids)
