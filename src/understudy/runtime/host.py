@@ -78,7 +78,6 @@ class Host:
         self.replay: dict[str, list[Any]] = {}
         self.options: dict[str, Any] = {}
         self.stages: dict[str, Any] = {}
-        self.shutdown = threading.Event()
         self._peers: dict[str, wire.Peer] = {}
         self._plans: Plans | None = None
         self._spark: Any = None
@@ -120,7 +119,7 @@ class Host:
     def run(self) -> None:
         for work in (self._start_spark, self._membership, self._send_reports):
             threading.Thread(target=work, name=work.__name__, daemon=True).start()
-        self.shutdown.wait()
+        threading.Event().wait()  # until _end
 
     def _start_spark(self) -> None:
         try:
@@ -154,7 +153,7 @@ class Host:
     def _membership(self) -> None:
         """Join the coordinator, and join again whenever nobody has been watching."""
         refused = 0
-        while not self.shutdown.is_set():
+        while True:
             if self._watchers == 0:
                 header = {
                     "host": self.name,
@@ -177,11 +176,10 @@ class Host:
             if self._watchers == 0 and time.monotonic() - self._watched_at > ORPHAN_S:
                 print(f"no coordinator for {ORPHAN_S:.0f} s; ending", flush=True)
                 self._end(6)
-            self.shutdown.wait(0.3)
+            time.sleep(0.3)
 
     def _end(self, code: int) -> None:
         """End this process and all of its children, at once: Spark's own shutdown can hang on a busy query."""
-        self.shutdown.set()
         for child in psutil.Process().children(recursive=True):
             try:
                 child.kill()
@@ -228,9 +226,9 @@ class Host:
         def beats() -> Iterator[Any]:
             self._watchers += 1
             try:
-                while not self.shutdown.is_set():
+                while True:
                     yield beat, json.dumps(self.pulse(), separators=(",", ":")).encode()
-                    self.shutdown.wait(interval_s)
+                    time.sleep(interval_s)
             finally:
                 self._watchers -= 1
                 self._watched_at = time.monotonic()

@@ -8,6 +8,7 @@ that has moved) come back as ``Reply.refused``, not as exceptions; anything else
 from __future__ import annotations
 
 import json
+import socket
 import struct
 import threading
 from collections import Counter
@@ -223,6 +224,7 @@ class Server(flight.FlightServerBase):
                 f"listening on {listen} without TLS would let the network in; pass --tls-cert, --tls-key and --tls-ca, "
                 "or listen on 127.0.0.1"
             )
+        _require_free(host, int(port))
         kwargs: dict[str, Any] = {"middleware": {"gate": _Gate(token)}}
         scheme = "grpc+tcp"
         if tls is not None:
@@ -232,9 +234,7 @@ class Server(flight.FlightServerBase):
         try:
             super().__init__(f"{scheme}://{listen}", **kwargs)
         except (OSError, pa.ArrowException) as error:
-            raise SetupError(
-                f"cannot listen on {listen}: the port is taken or not allowed ({error}); choose another"
-            ) from None
+            raise SetupError(f"cannot listen on {listen}: {error}") from None
         self.address = f"{host}:{self.port}"
         self._service = service
         self._thread = threading.Thread(target=self.serve, name="flight", daemon=True)
@@ -263,6 +263,19 @@ class Server(flight.FlightServerBase):
         except (ValueError, KeyError, TypeError):
             raise flight.FlightServerError("malformed ticket") from None
         return getter(request)
+
+
+def _require_free(host: str, port: int) -> None:
+    """gRPC would share a taken port with whoever has it, or fail with a page of its own logs."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port in TIME_WAIT is free
+        try:
+            probe.bind((host.strip("[]"), port))
+        except OSError as error:
+            raise SetupError(
+                f"cannot listen on {host}:{port}: the port is taken or not allowed ({error.strerror}); choose another"
+            ) from None
 
 
 def is_loopback(host: str) -> bool:

@@ -1,0 +1,143 @@
+"""Mistakes on the command line and in the job file: one clear message, the right exit code, no stack trace, no
+process started."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+GOOD = """
+import understudy as us
+job = us.Job("good")
+positions = job.source("positions", us.sources.rate())
+@job.stage(positions{extra})
+def copy(positions):
+    return positions
+job.sink(copy, us.sinks.parquet("out"))
+"""
+
+
+def understudy(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "understudy", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "COLUMNS": "200", **environment},
+    )
+
+
+def failed(result: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
+    assert result.returncode == code, result
+    assert "Traceback" not in result.stdout + result.stderr
+    assert result.stderr.startswith("error: ")
+    for word in words:
+        assert word in result.stderr, (word, result.stderr)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("job = us.Job(\n", ["job.py:1", "syntax error"]),
+        ("1 / 0\n", ["job.py:1", "ZeroDivisionError"]),
+        ("x = 1\n", ["0 jobs", "job = us.Job(...)"]),
+        (
+            'import understudy as us\njob = us.Job("j")\n'
+            '@job.stage("b")\ndef a(b): return b\n@job.stage("a")\ndef b(a): return a\n',
+            ["job.py:3", "cycle", "a -> b -> a"],
+        ),
+        (GOOD.format(extra=', host="h9"'), ["unknown host h9", "h1, h2"]),
+        (GOOD.format(extra=', output_mode="overwrite"'), ["job.py:5", "output_mode='overwrite'", "'append'"]),
+    ],
+    ids=["syntax", "raises", "no job", "cycle", "unknown host", "output mode"],
+)
+def test_a_job_file_that_cannot_run(tmp_path: Path, text: str, words: list[str]) -> None:
+    (tmp_path / "job.py").write_text(text)
+    failed(understudy(tmp_path, "run", "job.py", "--hosts", "2"), 2, *words)
+    assert not list(tmp_path.glob(".understudy/*/hosts/*"))
+
+
+def test_a_job_file_that_is_not_there(tmp_path: Path) -> None:
+    failed(understudy(tmp_path, "run", "nowhere.py"), 2, "nowhere.py", "no such job file")
+
+
+def test_no_java(tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(GOOD.format(extra=""))
+    result = understudy(tmp_path, "run", "job.py", JAVA_HOME=str(tmp_path))
+    failed(result, 3, "Java was not found", "openjdk-17", "JAVA_HOME")
+
+
+def test_outputs_of_another_run_are_not_mixed_with_new_ones(tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(GOOD.format(extra=""))
+    (tmp_path / "out" / "epoch=000000000000").mkdir(parents=True)
+    failed(understudy(tmp_path, "run", "job.py"), 2, "holds epochs of another run", "--fresh")
+
+
+def test_a_taken_port(tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(GOOD.format(extra=""))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        result = understudy(tmp_path, "run", "job.py", "--coordinator", address, UNDERSTUDY_TOKEN="t")
+        failed(result, 3, address, "taken")
+        arguments = ("--name", "h1", "--coordinator", "127.0.0.1:1", "--listen", address)
+        failed(understudy(tmp_path, "host", *arguments, UNDERSTUDY_TOKEN="t"), 3, address, "taken")
+
+
+def test_the_network_is_not_let_in_without_tls(tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(GOOD.format(extra=""))
+    result = understudy(tmp_path, "run", "job.py", "--coordinator", "0.0.0.0:0", UNDERSTUDY_TOKEN="t")
+    failed(result, 4, "without TLS", "--tls-cert")
+
+
+def test_no_token(tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(GOOD.format(extra=""))
+    result = understudy(tmp_path, "run", "job.py", "--coordinator", "127.0.0.1:0", UNDERSTUDY_TOKEN="")
+    failed(result, 4, "no job token", "--token-file")
+
+
+def test_a_host_with_the_wrong_token_is_turned_away(tmp_path: Path) -> None:
+    from understudy.runtime.wire import Server, Service
+
+    server = Server("127.0.0.1:0", "the right one", Service())
+    try:
+        arguments = ("--name", "h1", "--coordinator", server.address)
+        result = understudy(tmp_path, "host", *arguments, UNDERSTUDY_TOKEN="a wrong one")
+    finally:
+        server.shutdown()
+    assert result.returncode == 4, result
+    assert "refused this host" in result.stdout and "token" in result.stdout
+
+
+def test_status_of_nothing_and_with_the_wrong_token(tmp_path: Path) -> None:
+    from understudy.runtime.wire import Server, Service
+
+    failed(understudy(tmp_path, "status"), 3, "found 0 jobs", "--state")
+    state = tmp_path / ".understudy" / "job"
+    state.mkdir(parents=True)
+    server = Server("127.0.0.1:0", "the right one", Service())
+    try:
+        (state / "coordinator.json").write_text(json.dumps({"address": server.address}))
+        (state / "token").write_text("a wrong one")
+        failed(understudy(tmp_path, "status"), 4, "refused", "token")
+    finally:
+        server.shutdown()
+    failed(understudy(tmp_path, "status"), 3, "not running")
+
+
+def test_options_that_make_no_sense(tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(GOOD.format(extra=""))
+    failed(understudy(tmp_path, "run", "job.py", "--conf", "nonsense"), 3, "KEY=VALUE")
+    failed(understudy(tmp_path, "run", "job.py", "--heartbeat", "soon"), 3, "--heartbeat", "500ms")
+    failed(understudy(tmp_path, "drill", "job.py", "--kill", "copy", "--signal", "HUP"), 3, "KILL or STOP")
+    failed(understudy(tmp_path, "run"), 2, "JOB.py")
+    failed(understudy(tmp_path, "run", "job.py", "--hosts", "0"), 2, "--hosts")
