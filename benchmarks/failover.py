@@ -23,9 +23,11 @@ PRELOADED_EPOCHS = 60
 """Epochs until the million keys are in and their state has been snapshot and shipped a few times over."""
 
 
-def takeover(job: str, out: Path, settle: int) -> dict[str, Any]:
+def takeover(job: str, out: Path, *, settle: int, phase: float) -> dict[str, Any]:
+    """One kill, ``phase`` of an epoch after an output: killing on sight of a file would always hit the same moment."""
     with Drill(JOBS / job, out, hosts=2, name=job, settings=FAST_START) as drill:
         drill.settle(settle)
+        drill.coordinator.wait(phase * drill.coordinator.job.epoch_s)
         drill.signal("speeds")
         drill.epochs(6)
         return drill.judge()
@@ -35,7 +37,9 @@ def measure(job: str, kills: int, out: Path, settle: int = SETTLE_EPOCHS) -> lis
     results = []
     for i in range(kills):
         with console.status(f"{job}: kill {i + 1} of {kills} ..."):
-            results.append(takeover(job, out / f"{job.removesuffix('.py')}-{i + 1}", settle))
+            results.append(
+                takeover(job, out / f"{job.removesuffix('.py')}-{i + 1}", settle=settle, phase=(i + 0.5) / kills)
+            )
         console.print(f"  {job}: {sentence(results[-1])}", highlight=False)
     return results
 
