@@ -43,6 +43,8 @@ _SETTINGS = {
     # State that opens in place: a takeover with a million keys need not read them all (docs/design.md).
     f"{_STATE}.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
     f"{_STATE}.rocksdb.changelogCheckpointing.enabled": "true",
+    # Counting keys makes every write read first, and a takeover count all of them.
+    f"{_STATE}.rocksdb.trackTotalNumberOfRows": "false",
     f"{_STATE}.minDeltasForSnapshot": "10",
     f"{_STATE}.maintenanceInterval": "5s",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
