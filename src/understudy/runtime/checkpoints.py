@@ -176,6 +176,10 @@ class CheckpointStore:
     def versions(self) -> list[int]:
         return sorted(int(p.stem) for p in self._manifests.glob("*.json"))
 
+    def has_snapshot(self) -> bool:
+        """The newest version has a whole image of some state, not only increments."""
+        return any(name.endswith((".zip", ".snapshot")) for name in self._files)
+
     def paste(self, header: dict[str, Any], body: bytes) -> int | None:
         """Apply one part. Returns the epoch once its last part made the version whole and durable.
         Raises OSError when the disk refuses and CheckpointDamaged when what came is not what was sent."""

@@ -32,8 +32,8 @@ from understudy.runtime.source import EntryLog, SourceStage, StandbySource
 from understudy.runtime.spark import Plans, start_session
 from understudy.runtime.spark_io import TLS_VARIABLE, TOKEN_VARIABLE
 from understudy.runtime.spark_source import SparkSourceStage
-from understudy.runtime.stage import POLL_S, PrimaryStage, Stream
-from understudy.runtime.standby import StandbyStage
+from understudy.runtime.stage import POLL_S, RUN, PrimaryStage, Stream
+from understudy.runtime.standby import Rehearsal, StandbyStage
 from understudy.sinks import AnySink, FolderSink
 from understudy.sources import SparkSource
 
@@ -88,6 +88,8 @@ class Host:
         self._coordinator = wire.Peer(config.coordinator, config.token, self.meter, config.tls)
         self._reconcile_lock = threading.Lock()
         self.rehearsing = threading.Lock()
+        self.rehearsals: dict[str, Rehearsal] = {}
+        """By session, for the readers of their queries."""
         os.environ[TOKEN_VARIABLE] = config.token
         if config.tls:
             os.environ[TLS_VARIABLE] = json.dumps([config.tls.cert, config.tls.key, config.tls.ca])
@@ -569,11 +571,14 @@ class Host:
 
     def _on_arm(self, header: dict[str, Any], body: bytes) -> Any:
         stage = self.stages.get(header["stage"])
-        return {} if stage is None else stage.arm()
+        return wire.refuse("stopped") if stage is None else stage.arm()
 
     def _spark_call(self, header: dict[str, Any]) -> Any:
+        """Whoever answers a reader: the running stage or a rehearsal; None when it is over."""
+        if header["session"] != RUN:
+            return self.rehearsals.get(header["session"])
         stage = self.stages.get(header["stage"])
-        return None if stage is None or not hasattr(stage, "grant") else stage
+        return stage if isinstance(stage, PrimaryStage) else None
 
     def _on_initial(self, header: dict[str, Any], body: bytes) -> Any:
         stage = self._spark_call(header)

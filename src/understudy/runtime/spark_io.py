@@ -45,14 +45,17 @@ class Stopped(Exception):
 
 
 class EpochPartition(InputPartition):
-    def __init__(self, epoch: int, part: int, parts: int) -> None:
-        self.epoch, self.part, self.parts = epoch, part, parts
+    def __init__(self, session: str, epoch: int, part: int, parts: int) -> None:
+        self.session, self.epoch, self.part, self.parts = session, epoch, part, parts
 
 
 class EpochReader(DataSourceStreamReader):
     def __init__(self, host: str, stage: str, input: str) -> None:
         self._host, self._stage, self._input = host, stage, input
-        self._call("arm")
+        self._session = ""
+        self._session = self._call("arm")["session"]
+        """Whom this reader reads for: the running stage, or one rehearsal of it. Spark keeps the pickled reader that
+        it uses for ``read`` from query to query, so there the partition's session counts."""
 
     def initialOffset(self) -> dict[str, Any]:
         return {"epoch": self._call("initial")["epoch"]}
@@ -65,7 +68,7 @@ class EpochReader(DataSourceStreamReader):
         if epoch <= start["epoch"]:
             return []
         parts = self._call("parts", epoch=epoch)["parts"]
-        return [EpochPartition(epoch, part, parts) for part in range(parts)]
+        return [EpochPartition(self._session, epoch, part, parts) for part in range(parts)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, EpochPartition)
@@ -73,6 +76,7 @@ class EpochReader(DataSourceStreamReader):
             "get": "input",
             "stage": self._stage,
             "input": self._input,
+            "session": partition.session,
             "epoch": partition.epoch,
             "part": partition.part,
             "parts": partition.parts,
@@ -81,7 +85,7 @@ class EpochReader(DataSourceStreamReader):
         yield from table.to_batches()
 
     def _call(self, action: str, **header: Any) -> dict[str, Any]:
-        header |= {"stage": self._stage, "input": self._input}
+        header |= {"stage": self._stage, "input": self._input, "session": self._session}
         reply = _peer(self._host).call(action, header, timeout_s=_ONE_WAIT_S)
         if reply.refused:
             raise Stopped(reply.refused)

@@ -38,6 +38,8 @@ PREFETCH_MAX = 2
 """Epochs an inlet holds that Spark has not started on."""
 PARTITION_ROWS = 50_000
 """Rows per Spark partition of an input epoch. Below, a second task costs more than it gains."""
+RUN = "run"
+"""Session of the readers of a running stage, as against those of a rehearsal."""
 POLL_S = 20.0
 """How long one request for an epoch waits at the producer before it is asked again."""
 
@@ -270,7 +272,7 @@ class PrimaryStage:
             )
 
     def arm(self) -> wire.Reply | dict[str, Any]:
-        return {}
+        return {"session": RUN}
 
     def initial(self) -> dict[str, Any]:
         return {"epoch": self.base - 1}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
+import time
 import traceback
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 REHEARSAL_EPOCHS = 8
 """Batches run on throw-away rows before arming. The first few load and compile classes; about ten more bring a
 batch down to what it costs for good."""
+SNAPSHOT_EPOCHS = 2
 CALM_S = 3.0
 """A standby made after a takeover waits this long before it rehearses: the new primary needs the processor more."""
 
@@ -32,8 +36,10 @@ class Rehearsal:
     """Runs the stage's own query on a copy of recent rows, starting from a copy of the state, so that a takeover meets
     a warm JVM, warm workers, and has been through the opening of the state once."""
 
-    def __init__(self, host: Host, name: str, copy: CheckpointStore) -> None:
+    def __init__(self, host: Host, name: str, copy: CheckpointStore, *, epochs: int) -> None:
         self.host, self.name, self.copy = host, name, copy
+        self.session = f"rehearsal of {name}, {time.time_ns()}"
+        self._epochs = epochs
         self._last: int | None = None
         self.over = False
         self._done = threading.Event()
@@ -43,15 +49,19 @@ class Rehearsal:
         plans = self.host.wait_for_plans()
         for stream in self.host.job.stages[self.name].inputs:
             self._samples[stream] = self._sample(stream) or plans.arrow_schema(stream).empty_table()
-        query = plans.start(self.name, self.copy.state, self._publish)
+        self.host.rehearsals[self.session] = self
+        query = None
         try:
+            query = plans.start(self.name, self.copy.state, self._publish)
             while not self._done.wait(0.2) and not abandoned.is_set() and query.isActive:
                 pass
         finally:
             with self.host.changed:
                 self.over = True
                 self.host.changed.notify_all()
-            query.stop()
+            if query is not None:
+                query.stop()
+            del self.host.rehearsals[self.session]
             shutil.rmtree(self.copy.folder, ignore_errors=True)
 
     def _sample(self, stream: str) -> pa.Table | None:
@@ -70,14 +80,14 @@ class Rehearsal:
         frame.toArrow()
 
     def arm(self) -> dict[str, Any]:
-        return {}
+        return {"session": self.session}
 
     def initial(self) -> dict[str, Any]:
         return {"epoch": -1}
 
     def grant(self, after: int) -> wire.Reply | dict[str, Any]:
         if self._last is None:
-            self._last = after + REHEARSAL_EPOCHS
+            self._last = after + self._epochs
         if after < self._last:
             return {"epoch": after + 1}
         self._done.set()
@@ -105,7 +115,7 @@ class StandbyStage:
         self._abandoned = threading.Event()
         self._lock = threading.Lock()
         self._released = False
-        self._has_state = False
+        self._has_state = self._has_snapshot = False
         threading.Thread(target=self._arm, name=f"arm {name}", daemon=True).start()
 
     def _arm(self) -> None:
@@ -119,24 +129,36 @@ class StandbyStage:
                 self.host.changed.wait_for(lambda: self._has_state or self._abandoned.is_set())
             if self.generation > 1:
                 self._abandoned.wait(CALM_S)
-            if self.host.job.stages[self.name].inputs and not self._abandoned.is_set():
-                self._rehearse()
+            rehearses = bool(self.host.job.stages[self.name].inputs)
+            if rehearses:
+                self._rehearse(REHEARSAL_EPOCHS)
             with self._lock:
                 if self._abandoned.is_set():
                     return
                 self.query = plans.start(self.name, self.store.state, self._publish)
-                self.armed = True
+            with self.host.changed:
+                self.host.changed.wait_for(lambda: self.armed or self._abandoned.is_set())
             self.host.report("armed", stage=self.name, unit=self.unit, generation=self.generation)
+            # State that was snapshot is opened by other code than state in increments: rehearse that once as well.
+            with self.host.changed:
+                self.host.changed.wait_for(lambda: self._has_snapshot or self._abandoned.is_set())
+            if rehearses:
+                self._rehearse(SNAPSHOT_EPOCHS)
         except JobError as error:
             print(f"standby of {self.name}: {error}", flush=True)
         except Exception:
             traceback.print_exc()
 
-    def _rehearse(self) -> None:
+    def _rehearse(self, epochs: int) -> None:
         with self._lock:
-            copy = self.store.clone(self.folder / f"rehearsal-{self.generation}")
+            if self._abandoned.is_set():
+                return
+            copy = self.store.clone(self.folder / f"rehearsal-{time.time_ns()}")
         copy.forget()
-        self.rehearsal = Rehearsal(self.host, self.name, copy)
+        # Spark stops a running query when one of the same id starts, and the armed one has the id of this copy.
+        (copy.state / "metadata").unlink(missing_ok=True)
+        (copy.state / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
+        self.rehearsal = Rehearsal(self.host, self.name, copy, epochs=epochs)
         try:
             with self.host.rehearsing:  # one at a time: the running stages need the processor too
                 self.rehearsal.run(self._abandoned)
@@ -152,9 +174,10 @@ class StandbyStage:
                 if self._released:
                     return wire.refuse("fenced")
                 epoch = self.store.paste(header, body)
-            if epoch is not None and epoch >= 0 and not self._has_state:
+            if epoch is not None and epoch >= 0 and not self._has_snapshot:
                 with self.host.changed:
                     self._has_state = True
+                    self._has_snapshot = self.store.has_snapshot()
                     self.host.changed.notify_all()
             return {"epoch": epoch}
         except CheckpointDamaged as error:
@@ -192,26 +215,15 @@ class StandbyStage:
     # -- Spark's side: an armed query waits here --------------------------------------------------------------------
 
     def arm(self) -> wire.Reply | dict[str, Any]:
-        if self.rehearsal:
-            return self.rehearsal.arm()
+        rehearsal = self.rehearsal
+        if rehearsal:
+            return rehearsal.arm()
         with self.host.changed:
+            self.armed = True
+            self.host.changed.notify_all()
             self.host.changed.wait_for(lambda: self.stopping)
         promoted = self.host.stages.get(self.name)
         return wire.refuse("stopped") if promoted is None or promoted is self else promoted.arm()
-
-    def initial(self) -> Any:
-        return self.rehearsal.initial() if self.rehearsal else wire.refuse("stopped")
-
-    def grant(self, after: int) -> Any:
-        return self.rehearsal.grant(after) if self.rehearsal else wire.refuse("stopped")
-
-    def parts(self, input: str, epoch: int) -> Any:
-        return self.rehearsal.parts(input, epoch) if self.rehearsal else wire.refuse("stopped")
-
-    def input_slice(self, input: str, epoch: int, part: int, parts: int) -> pa.Table:
-        if not self.rehearsal:
-            raise flight.FlightServerError("not rehearsing")
-        return self.rehearsal.input_slice(input, epoch, part, parts)
 
     def set_standby(self, standby: str | None) -> None:
         pass
