@@ -45,9 +45,7 @@ SETTINGS = {
 }
 JVM_FLAGS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 TRIGGER_S = 0.5
-STEADY_BATCHES = (
-    8  # files a run must have written before it is killed: past the slow first batches of a cold JVM
-)
+STEADY_BATCHES = 8  # files a run must have written before it is killed: past the slow first batches of a cold JVM
 RATE_PERIOD_S = 1.0  # the `rate` source hands out whole seconds; the kill falls anywhere in one such period
 PHASE_TIMEOUT_S = 120.0  # a cold start takes 10 to 25 s on 2 cores; beyond this the job is broken, not slow
 MARKER = "UNDERSTUDY_BASELINE_RUN"  # environment variable by which a run's processes are recognised
@@ -63,9 +61,7 @@ class Child:
     supervisor only. The caller must call `end()`.
     """
 
-    def __init__(
-        self, args: list[str], *, work: Path, log: Path, python_path: list[str] | None = None
-    ) -> None:
+    def __init__(self, args: list[str], *, work: Path, log: Path, python_path: list[str] | None = None) -> None:
         work.mkdir(parents=True, exist_ok=True)
         (work / "tmp").mkdir(exist_ok=True)
         self.log = log
@@ -73,9 +69,7 @@ class Child:
         self._killed: list[psutil.Process] = []
         env = dict(os.environ)
         env[MARKER] = self.marker
-        env["PYSPARK_PYTHON"] = env["PYSPARK_DRIVER_PYTHON"] = (
-            sys.executable
-        )  # else workers may run another Python
+        env["PYSPARK_PYTHON"] = env["PYSPARK_DRIVER_PYTHON"] = sys.executable  # else workers may run another Python
         env["TMPDIR"] = env["SPARK_LOCAL_DIRS"] = str(work / "tmp")
         env["PYTHONUNBUFFERED"] = "1"
         inherited = [p for p in env.get("PYTHONPATH", "").split(os.pathsep) if p]
@@ -262,12 +256,8 @@ def _wait_for_files(work: Path, job: Child, *, run: int, count: int) -> list[Pat
         if len(files) >= count:
             return files
         job.require_alive()
-        time.sleep(
-            0.05
-        )  # coarse, to leave the CPU to the job: the times come from the files, not from this loop
-    raise RuntimeError(
-        f"run {run} wrote fewer than {count} files in {PHASE_TIMEOUT_S:.0f} s:\n{job.log_tail()}"
-    )
+        time.sleep(0.05)  # coarse, to leave the CPU to the job: the times come from the files, not from this loop
+    raise RuntimeError(f"run {run} wrote fewer than {count} files in {PHASE_TIMEOUT_S:.0f} s:\n{job.log_tail()}")
 
 
 def _check(out: Path, *, keys: int) -> int:
@@ -281,9 +271,7 @@ def _check(out: Path, *, keys: int) -> int:
     wrong = pc.sum(pc.greater(pc.abs(pc.subtract(last["mean_max"], expected)), 1e-6)).as_py() or 0
     spread = pc.max(count).as_py() - pc.min(count).as_py()
     if wrong or spread > 1 or len(last) != keys:
-        raise RuntimeError(
-            f"wrong output in {out}: {wrong} bad means, counts {spread} apart, {len(last)} keys"
-        )
+        raise RuntimeError(f"wrong output in {out}: {wrong} bad means, counts {spread} apart, {len(last)} keys")
     return int(pc.sum(count).as_py())
 
 

@@ -190,9 +190,7 @@ def _cpu_s() -> tuple[float, float]:
 
 def _check(outputs: list[pa.Table], *, rows: int) -> None:
     """Raise unless the last count per road adds up to every row that was read."""
-    counts = (
-        pa.concat_tables(outputs).group_by("road").aggregate([("count", "max")])["count_max"]
-    )  # they only grow
+    counts = pa.concat_tables(outputs).group_by("road").aggregate([("count", "max")])["count_max"]  # they only grow
     counted = pc.sum(counts).as_py()
     if counted != rows:
         raise RuntimeError(f"wrong output: {counted} rows counted of {rows}")

@@ -43,7 +43,7 @@ def flood(*, stages: int, protected: bool, rows: int, warm: int, epochs: int, ho
 
         def done() -> bool:
             run.coordinator.wait(0)
-            return (sink / f"epoch={goal:012d}").exists()
+            return any((sink / f"epoch={goal:012d}").glob("part-*"))
 
         wait_for(done, 600, f"epoch {goal}")
     times = {epoch: at for at, epoch, _ in compare.arrivals(sink)}

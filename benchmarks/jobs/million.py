@@ -14,8 +14,10 @@ positions = job.source("positions", us.sources.rate(rows_per_second=3000, keys=1
 def speeds(positions):
     first = F.col("id") * KEYS_PER_ROW
     keys = F.when(F.col("id") < PRELOAD_ROWS, F.sequence(first, first + KEYS_PER_ROW - 1)).otherwise(F.array("road"))
-    return positions.select(F.explode(keys).alias("key"), "speed").groupBy("key").agg(
-        F.avg("speed").alias("mean"), F.count("*").alias("cars")
+    return (
+        positions.select(F.explode(keys).alias("key"), "speed")
+        .groupBy("key")
+        .agg(F.avg("speed").alias("mean"), F.count("*").alias("cars"))
     )
 
 

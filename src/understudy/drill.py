@@ -69,7 +69,7 @@ class Drill:
         """The newest epoch that every sink has."""
         newest = []
         for sink in self.sinks():
-            names = [p.name for p in (self.out / "run" / sink).glob("epoch=*")]
+            names = [p.parent.name for p in (self.out / "run" / sink).glob("epoch=*/part-*")]
             newest.append(max((int(n.partition("=")[2]) for n in names), default=-1))
         return min(newest, default=-1)
 
@@ -162,7 +162,7 @@ class Drill:
         def done() -> bool:
             if fresh.failure is not None:
                 return True
-            return all((root / sink / f"epoch={last:012d}").exists() for sink in self.sinks())
+            return all(any((root / sink / f"epoch={last:012d}").glob("part-*")) for sink in self.sinks())
 
         wait_for(done, 30 + 2.0 * (last + 1), "the reference run")
         fresh.wait(0)

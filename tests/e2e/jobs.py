@@ -41,7 +41,7 @@ THROWS = (
     + """
 @job.stage(positions, host="h2", standby="h1")
 def speeds(positions):
-    bad = F.udf(lambda i: 1 // (5000 - i) if {broken} else 1, "long")
+    bad = F.udf(lambda i: 1 + 0 * (1 // (5000 - i)) if {broken} else 1, "long")
     return positions.withColumn("one", bad("id")).groupBy("road").agg(F.sum("one").alias("n"))
 
 job.sink(speeds, us.sinks.parquet({sink!r}))
@@ -52,7 +52,7 @@ DIAMOND = (
     HEAD
     + """
 numbers = job.source("numbers", us.sources.spark(
-    lambda spark: spark.readStream.schema("n long").parquet({folder!r})), host="h1", standby="h2")
+    lambda spark: spark.readStream.schema("n long").parquet({files!r})), host="h1", standby="h2")
 
 @job.stage(numbers, host="h2", standby="h1")
 def even(numbers):

@@ -153,7 +153,7 @@ def test_spark_source_diamond_and_two_sinks(tmp_path: Path) -> None:
     """A source read by Spark, a fork, a join of two streams and two sinks, through the death of the source's host."""
     folder = tmp_path / "in"
     folder.mkdir()
-    job = write_job(tmp_path, DIAMOND, folder=folder, sink=tmp_path / "out", other=tmp_path / "even")
+    job = write_job(tmp_path, DIAMOND, files=folder, sink=tmp_path / "out", other=tmp_path / "even")
 
     def drop(first: int) -> None:
         temporary = tmp_path / f"{first}.tmp"
