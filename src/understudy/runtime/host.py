@@ -68,7 +68,6 @@ class Host:
         self.payloads = Payloads(self.folder / "queues", memory_bytes_max=config.queue_bytes)
         self.rows: Counter[str] = Counter()
         self.cores = os.cpu_count() or 1
-        self.armed_standbys = True
         self.job: Job = Job("none-yet")
         self.plan: dict[str, Any] = {}
         self.serial = -1
@@ -400,12 +399,14 @@ class Host:
         if isinstance(mine, StandbyStage):
             manifest, query = mine.take_over()
             return manifest, query, mine.store.state
+        # A folder of its own for every start: a stopped query's state store may still write to the one it had.
+        fresh = folder / f"state-{time.time_ns()}"
         if start != "held":
             shutil.rmtree(folder, ignore_errors=True)
-            return None, None, folder / "state"
+            return None, None, fresh
         store = self._newest_store(stage)
         if store is None:
-            return None, None, folder / "state"
+            return None, None, fresh
         manifest, complaints = store.restore()
         for complaint in complaints:
             self.report("damaged", stage=stage, text=f"{stage}: {complaint}")

@@ -121,17 +121,15 @@ class StandbyStage:
     def _arm(self) -> None:
         try:
             plans = self.host.wait_for_plans()
-            if not self.host.armed_standbys or self._abandoned.is_set():
-                return
+            if not self.host.job.stages[self.name].inputs:
+                return  # Spark's own sources read their state when they are made, so theirs cannot be made ahead
             # Spark looks for the newest entries of the two logs once before our reader holds it, and insists that
             # they agree with what it finds afterwards; so there must be entries before the query is started.
             with self.host.changed:
                 self.host.changed.wait_for(lambda: self._has_state or self._abandoned.is_set())
             if self.generation > 1:
                 self._abandoned.wait(CALM_S)
-            rehearses = bool(self.host.job.stages[self.name].inputs)
-            if rehearses:
-                self._rehearse(REHEARSAL_EPOCHS)
+            self._rehearse(REHEARSAL_EPOCHS)
             with self._lock:
                 if self._abandoned.is_set():
                     return
@@ -142,8 +140,7 @@ class StandbyStage:
             # State that was snapshot is opened by other code than state in increments: rehearse that once as well.
             with self.host.changed:
                 self.host.changed.wait_for(lambda: self._has_snapshot or self._abandoned.is_set())
-            if rehearses:
-                self._rehearse(SNAPSHOT_EPOCHS)
+            self._rehearse(SNAPSHOT_EPOCHS)
         except JobError as error:
             print(f"standby of {self.name}: {error}", flush=True)
         except Exception:
