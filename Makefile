@@ -25,13 +25,13 @@ test-fast: setup ## only the tests that need no JVM and take no time
 drills: setup ## break a running job in every way and judge the result
 	$(BIN)/python benchmarks/drills.py $(ARGS)
 
-bench-failover: setup ## how long a failure interrupts the output, per policy
+bench-failover: setup ## kill to first new output, against a cold restart of plain Spark
 	$(BIN)/python benchmarks/failover.py $(ARGS)
 
-bench-throughput: setup ## what protection costs while nothing fails, per policy
+bench-throughput: setup ## rows per second, against plain Spark and without protection
 	$(BIN)/python benchmarks/throughput.py $(ARGS)
 
-soak: setup ## a long run with random failures
+soak: setup ## ten minutes at full speed against a slow sink
 	$(BIN)/python benchmarks/soak.py $(ARGS)
 
 lint: setup ## ruff and mypy

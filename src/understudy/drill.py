@@ -60,7 +60,7 @@ class Drill:
         self.coordinator.wait_until_running(armed=True)
         self.epochs(epochs)
 
-    def epochs(self, count: int, timeout_s: float = 60.0) -> None:
+    def epochs(self, count: int, timeout_s: float = 120.0) -> None:
         goal = self.newest() + count
         wait_for(lambda: self.coordinator.failure is not None or self.newest() >= goal, timeout_s, f"epoch {goal}")
         self.coordinator.wait(0)

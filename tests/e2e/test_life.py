@@ -25,7 +25,7 @@ from understudy.runtime import wire
 from understudy.runtime.session import LocalRun, wait_for
 from understudy.sources import generate_rows
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 
 def write_job(folder: Path, text: str, **values: object) -> Path:
@@ -64,7 +64,7 @@ def test_killed_primary_killed_everything_and_clean_stop(tmp_path: Path) -> None
             wire.Peer(run.coordinator.hosts["h1"], "").call("exit")
         before = epochs_in(sink)[-1]
         run.hosts.signal(run.host_of("speeds"), signal.SIGKILL)
-        wait_for(lambda: epochs_in(sink)[-1] > before + 5, 60, "output after the takeover")
+        wait_for(lambda: epochs_in(sink)[-1] > before + 5, 120, "output after the takeover")
         assert run.coordinator.failover.plan.units["speeds"].primary == "h1"
         for name in run.hosts.alive():
             run.hosts.signal(name, signal.SIGKILL)

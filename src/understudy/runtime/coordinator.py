@@ -198,7 +198,7 @@ class Coordinator:
                     "stopped job, or start over with --fresh"
                 )
 
-    def wait_until_running(self, timeout_s: float = 120.0, *, armed: bool = False) -> None:
+    def wait_until_running(self, timeout_s: float = 240.0, *, armed: bool = False) -> None:
         """Until every stage's query runs and sources were let go; with ``armed``, until every standby is armed."""
 
         def there() -> bool:
