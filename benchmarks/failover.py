@@ -73,7 +73,6 @@ def main() -> int:
         "passive_all_s": [r["silence_s"] for r in small],
         "passive_1m_all_s": [r["silence_s"] for r in large],
         "verdicts": [r["verdict"] for r in small + large],
-        "ha_ratio": median(r["ha_ratio"] for r in small),
     }
     save("bench-failover", result, arguments.out)
     console.print(
