@@ -42,13 +42,13 @@ def main() -> int:
                 run.coordinator.wait(SAMPLE_S)
                 status = run.coordinator.status()
                 for host, about in status["hosts"].items():
-                    sample = {"t": round(elapsed, 1), "host": host, "memory": about["rss"], **about["queues"]}
+                    sample = {"t": round(elapsed, 1), "host": host, "rss": about["rss"], **about["queues"]}
                     samples.append({**sample, "produced": {n: s.get("produced") for n, s in about["stages"].items()}})
                 progress.update(task, completed=elapsed)
     quarter = arguments.minutes * 15
 
     def memory(first: float, last: float) -> float:
-        return statistics.median(s["memory"] for s in samples if first <= s["t"] < last)
+        return statistics.median(s["rss"] for s in samples if first <= s["t"] < last)
 
     growth = memory(3 * quarter, 4 * quarter + 60) / memory(quarter, 2 * quarter)
     result = {
@@ -56,7 +56,7 @@ def main() -> int:
         "queue_budget_bytes": budget,
         "queue_bytes_peak": max(s["memory_peak"] for s in samples),
         "spilled_bytes": max(s["spilled"] for s in samples),
-        "host_memory_bytes_max": max(s["memory"] for s in samples),
+        "host_memory_bytes_max": max(s["rss"] for s in samples),
         "memory_growth": growth,
         "epochs": max(p for s in samples for p in s["produced"].values() if p is not None),
     }
