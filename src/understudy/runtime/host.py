@@ -491,10 +491,6 @@ class Host:
             return FolderSink(str(Path(root, name)), "parquet")
         return sink
 
-    def resume_epoch_of_sink(self, stage: str, default: int) -> int:
-        """Sinks directly on a source start where the log starts; folder sinks skip what they have."""
-        return -1 if default >= 0 else default
-
     def publish(self, stage: str, frame: Any, batch: int) -> None:
         primary = self.stages.get(stage)
         if isinstance(primary, PrimaryStage):

@@ -63,7 +63,7 @@ class SourceStage:
 
     def __init__(self, host: Host, name: str, *, unit: str, generation: int, log: EntryLog) -> None:
         self.host, self.name, self.unit, self.generation, self.log = host, name, unit, generation, log
-        self.start_epoch = host.resume_epoch_of_sink(name, len(log.entries) - 1)
+        self.start_epoch = -1  # sinks on a source begin at its first entry; folder sinks skip what they have
         self.stopping = False
         self.resumed_at: float | None = None
         self.output = Stream(host, name, start=len(log.entries))
