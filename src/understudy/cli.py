@@ -134,7 +134,7 @@ def run(
     if coordinator is None:
         require_java()
         session = LocalRun(
-            job_file, folder, master=master, settings=_settings(conf), queue_bytes=queue_mb << 20, **common
+            job_file, folder, master=master, settings=_settings(conf), queue_bytes=queue_mb << 20, revive=True, **common
         )
     else:
         tls = _tls(tls_cert, tls_key, tls_ca)
@@ -202,6 +202,9 @@ def status(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     token_file: TokenFile = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsCa = None,
 ) -> None:
     """Show a running job: hosts, units, epochs, bytes."""
     import pyarrow.flight as flight
@@ -215,7 +218,7 @@ def status(
         raise SetupError(f"{folder}: no job has run there; pass --state")
     token = token_of(folder) if token_file is None and (folder / "token").exists() else _token(token_file)
     try:
-        answer = wire.Peer(address, token).call("status", timeout_s=15).header
+        answer = wire.Peer(address, token, tls=_tls(tls_cert, tls_key, tls_ca)).call("status", timeout_s=15).header
     except flight.FlightUnauthenticatedError as error:
         raise Refused(f"the coordinator at {address} refused: {error}") from None
     except flight.FlightError:

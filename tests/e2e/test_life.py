@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pyarrow as pa
@@ -17,11 +20,13 @@ import pyarrow.flight as flight
 import pyarrow.parquet as pq
 import pytest
 
+from authority import Authority
 from jobs import DIAMOND, PAIR, RARELY, THROWS
 from understudy.cli import FAST_START
 from understudy.drill import Drill
 from understudy.errors import StageFailed
 from understudy.runtime import wire
+from understudy.runtime.cluster import signal_tree
 from understudy.runtime.session import LocalRun, wait_for
 from understudy.sources import generate_rows
 
@@ -133,18 +138,36 @@ def test_a_damaged_checkpoint_means_the_version_before_it(tmp_path: Path) -> Non
     assert result["verdict"] == "precise", result
 
 
-def test_a_standby_that_cannot_store_leaves_the_job_running_unprotected(tmp_path: Path) -> None:
-    """The standby's disk refuses: the job goes on, says loudly that it is unprotected, and loses nothing."""
+def test_a_full_disk_at_the_standby_leaves_the_job_running_unprotected(tmp_path: Path) -> None:
+    """No space left where the standby stores: the job goes on, says loudly that it is unprotected, loses nothing."""
     job = write_job(tmp_path, PAIR, sink=tmp_path / "out")
     with Drill(job, tmp_path / "drill", hosts=2, settings=FAST_START) as drill:
         drill.settle(4)
-        incoming = standby_versions(drill) / "incoming"
-        incoming.rename(incoming.with_name("was-incoming"))
-        incoming.write_text("a file where a folder must be: every paste fails")
+        commits = standby_versions(drill) / "incoming" / "commits"
+        for epoch in range(drill.newest(), drill.newest() + 500):
+            (commits / str(epoch)).symlink_to("/dev/full")  # every write there fails with ENOSPC
         wait_for(lambda: any(e["kind"] == "unprotected" for e in drill.coordinator.events), 30, "the warning")
         text = next(e["text"] for e in drill.coordinator.events if e["kind"] == "unprotected")
-        assert "UNPROTECTED" in text and "speeds" in text
+        assert "speeds is UNPROTECTED" in text
+        assert os.strerror(errno.ENOSPC) in text
         drill.epochs(5)
+        result = drill.judge()
+    assert result["verdict"] == "precise", result
+
+
+def test_a_rotten_file_is_noticed_and_sent_again(tmp_path: Path) -> None:
+    """A file that every kept version shares is damaged: the standby reads its store again and again, notices, gets
+    it anew, and the takeover after that is precise."""
+    job = write_job(tmp_path, PAIR, sink=tmp_path / "out")
+    with Drill(job, tmp_path / "drill", hosts=2, settings=FAST_START) as drill:
+        drill.settle(4)
+        store = standby_versions(drill)
+        (store / "state" / "metadata").write_bytes(b"rotten")
+        wait_for(lambda: any(e["kind"] == "damaged" for e in drill.coordinator.events), 30, "the warning")
+        wait_for(lambda: (store / "state" / "metadata").read_bytes() != b"rotten", 30, "the whole version")
+        drill.epochs(3)
+        drill.signal("speeds")
+        drill.epochs(8)
         result = drill.judge()
     assert result["verdict"] == "precise", result
 
@@ -178,7 +201,8 @@ def test_spark_source_diamond_and_two_sinks(tmp_path: Path) -> None:
 
 
 def test_command_line_run_status_and_ctrl_c(tmp_path: Path) -> None:
-    """`understudy run`, `understudy status --json` beside it, Ctrl-C: a clean end and no process left."""
+    """`understudy run`, `understudy status --json` beside it, a host that dies and is started again, Ctrl-C: a clean
+    end and no process left."""
     job = write_job(tmp_path, PAIR, sink=tmp_path / "out")
     command = [sys.executable, "-m", "understudy"]
     conf = [x for k, v in FAST_START.items() for x in ("--conf", f"{k}={v}")]
@@ -189,12 +213,18 @@ def test_command_line_run_status_and_ctrl_c(tmp_path: Path) -> None:
     )  # fmt: skip
     try:
         wait_for(lambda: len(epochs_in(tmp_path / "out")) > 5, 150, "output")
-        status = subprocess.run(
-            [*command, "status", "--state", state, "--json"], capture_output=True, text=True, check=True
-        )
-        answer = json.loads(status.stdout)
+
+        def status() -> dict[str, Any]:
+            asked = [*command, "status", "--state", state, "--json"]
+            return json.loads(subprocess.run(asked, capture_output=True, text=True, check=True).stdout)
+
+        answer = status()
         assert set(answer["hosts"]) == {"h1", "h2"}
-        pids = [h["pid"] for h in answer["hosts"].values()]
+        victim = answer["units"]["speeds"]["standby"]
+        signal_tree(psutil.Process(answer["hosts"][victim]["pid"]), signal.SIGKILL)
+        wait_for(lambda: not status()["hosts"][victim]["alive"], 30, "the death to be noticed")
+        wait_for(lambda: status()["units"]["speeds"]["ready"], 90, "the host to be back as standby")
+        pids = [h["pid"] for h in status()["hosts"].values()]
         process.send_signal(signal.SIGINT)
         text, _ = process.communicate(timeout=60)
     finally:
@@ -209,3 +239,46 @@ def test_command_line_run_status_and_ctrl_c(tmp_path: Path) -> None:
     after = subprocess.run([*command, "status", "--state", state], capture_output=True, text=True, check=False)
     assert after.returncode == 3
     assert "is not running" in after.stderr
+
+
+def test_hosts_started_apart_speak_tls(tmp_path: Path) -> None:
+    """`understudy host` twice and `understudy run --coordinator`, all with certificates; `status` needs one too."""
+    job = write_job(tmp_path, PAIR, sink=tmp_path / "out")
+    tls = Authority(tmp_path / "tls").tls()
+    token = tmp_path / "token"
+    token.write_text("a token that both sides were given")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    command = [sys.executable, "-m", "understudy"]
+    secure = ["--token-file", str(token), "--tls-cert", tls.cert, "--tls-key", tls.key, "--tls-ca", tls.ca]
+    conf = [x for k, v in FAST_START.items() for x in ("--conf", f"{k}={v}")]
+    state = ["--state", str(tmp_path / "state")]
+
+    def start(*arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*command, *arguments], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+
+    processes = [
+        start("run", str(job), "--hosts", "2", "--coordinator", address, *state, *secure),
+        *(start("host", "--name", name, "--coordinator", address, *secure, *conf) for name in ("left", "right")),
+    ]
+    try:
+        wait_for(lambda: len(epochs_in(tmp_path / "out")) > 5, 150, "output")
+        asked = [*command, "status", *state, "--json"]
+        answer = json.loads(subprocess.run([*asked, *secure], capture_output=True, text=True, check=True).stdout)
+        assert set(answer["hosts"]) == {"left", "right"}
+        plain = subprocess.run([*asked, *secure[:2]], capture_output=True, text=True, check=False)
+        assert plain.returncode == 3
+        processes[0].send_signal(signal.SIGINT)
+        text, _ = processes[0].communicate(timeout=60)
+        assert processes[0].returncode == 0, text
+        assert [p.wait(timeout=30) for p in processes[1:]] == [0, 0]
+    finally:
+        for process in processes:
+            for one in [*psutil.Process(process.pid).children(recursive=True)] if process.poll() is None else []:
+                one.kill()
+            process.kill()
+            process.communicate()
+    assert epochs_in(tmp_path / "out") == list(range(epochs_in(tmp_path / "out")[-1] + 1))

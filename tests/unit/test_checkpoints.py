@@ -514,6 +514,36 @@ def test_a_disk_that_refuses_raises_oserror(store: CheckpointStore) -> None:
 # -- clone and forget -----------------------------------------------------------------------------------------------
 
 
+def test_rot_in_a_file_that_all_versions_share_is_found_and_mended(store: CheckpointStore, primary: Primary) -> None:
+    files = {"shared": b"s" * 50, "a": b"1"}
+    primary.ship(0, files)
+    primary.ship(1, {**files, "b": b"2"})
+    store.scrub()
+    (store.state / "shared").write_bytes(b"t" * 50)
+    with pytest.raises(CheckpointDamaged, match="shared does not match its hash"):
+        store.scrub()
+    primary.shipped = Shipped({})  # as the keeper does after a refusal
+    primary.ship(2, {**files, "b": b"2"})
+    store.scrub()
+    restored, complaints = store.restore()
+    assert (restored or {})["epoch"] == 2 and complaints == []
+
+
+def test_scrubbing_gets_around_to_every_file(
+    store: CheckpointStore, primary: Primary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "SCRUB_BYTES", 10)
+    primary.ship(0, {f"f{i}": b"x" * 20 for i in range(5)})
+    (store.state / "f3").unlink()
+    with pytest.raises(CheckpointDamaged, match="f3: No such file"):
+        for _ in range(5):
+            store.scrub()
+
+
+def test_scrubbing_nothing_is_fine(store: CheckpointStore) -> None:
+    store.scrub()
+
+
 def test_a_clone_is_made_of_links_and_lives_on_its_own(
     store: CheckpointStore, two_versions: dict[str, bytes], tmp_path: Path
 ) -> None:

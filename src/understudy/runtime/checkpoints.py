@@ -24,6 +24,10 @@ VERSIONS_KEPT = 2
 PART_BYTES = 8 << 20
 """Size of one message of a checkpoint: large enough to be fast, small enough not to hold up memory."""
 
+SCRUB_BYTES = 16 << 20
+"""How much of what a store holds is read again after each version, so that damage is found while the sender still has
+the file. More finds it sooner and costs the disk more."""
+
 _NUMBERED = re.compile(r"(\d+)\.(delta|snapshot|changelog|zip)")
 _WHOLE = ("snapshot", "zip")
 
@@ -172,6 +176,7 @@ class CheckpointStore:
         except (OSError, ValueError):
             self._files = {}  # the next delta will not fit, and the sender starts over with a whole version
         self._staged: dict[str, tuple[int, str]] = {}
+        self._unscrubbed: list[str] = []
 
     def versions(self) -> list[int]:
         return sorted(int(p.stem) for p in self._manifests.glob("*.json"))
@@ -239,6 +244,24 @@ class CheckpointStore:
             for version in stale:
                 (self._manifests / f"{version}.json").unlink()
         return epoch
+
+    def scrub(self) -> None:
+        """Read some of the newest version's files again, all of them in turn over time. Two versions share most of
+        their files, so one that rots would spoil both; found in time, it is sent again with a whole version."""
+        left = SCRUB_BYTES
+        while left > 0:
+            if not self._unscrubbed:
+                self._unscrubbed = list(self._files)
+                if left < SCRUB_BYTES or not self._unscrubbed:
+                    return  # once around is enough
+            name = self._unscrubbed.pop()
+            if name in self._files:
+                size, expected = self._files[name]
+                left -= size + 1
+                try:
+                    self._verify(name, size, expected)
+                except OSError as error:
+                    raise CheckpointDamaged(f"{name}: {error.strerror or error}") from None
 
     def restore(self) -> tuple[dict[str, Any] | None, list[str]]:
         """Make ``state/`` exactly the newest undamaged version. Returns its manifest (None when there is none) and

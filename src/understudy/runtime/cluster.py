@@ -8,12 +8,21 @@ import secrets
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections import deque
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from understudy.runtime.spark_io import TOKEN_VARIABLE
+
+CALM_S = 5.0
+"""A dead host is started again this long after its death: a JVM takes a core to start, and the takeover comes first."""
+DEATHS_MAX, DEATHS_WITHIN_S = 3, 300.0
+"""A host that dies this often within this time is left alone: something is wrong that starting it cannot mend."""
 
 
 class LocalHosts:
@@ -35,8 +44,11 @@ class LocalHosts:
             self._arguments += ["--conf", f"{key}={value}"]
         self.processes: dict[str, psutil.Process] = {}
 
+    def home(self, name: str) -> Path:
+        return self._folder / "hosts" / name
+
     def start(self, name: str) -> None:
-        home = self._folder / "hosts" / name
+        home = self.home(name)
         home.mkdir(parents=True, exist_ok=True)
         command = [
             sys.executable,
@@ -95,6 +107,46 @@ class LocalHosts:
                 continue
         psutil.wait_procs(left, timeout=5)
         self.processes.clear()
+
+
+class Reviver:
+    """Starts hosts that died again, until ``end``."""
+
+    def __init__(self, hosts: LocalHosts, say: Callable[..., Any]) -> None:
+        self._hosts, self._say = hosts, say
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+
+    def watch(self) -> None:
+        for name in self._hosts.processes:
+            threading.Thread(target=self._keep_alive, args=(name,), name=f"revive {name}", daemon=True).start()
+
+    def _keep_alive(self, name: str) -> None:
+        deaths: deque[float] = deque(maxlen=DEATHS_MAX)
+        while True:
+            try:
+                self._hosts.processes[name].wait()
+            except (psutil.Error, KeyError):
+                pass
+            deaths.append(time.monotonic())
+            if self._ended.is_set():
+                return
+            if len(deaths) == DEATHS_MAX and deaths[-1] - deaths[0] < DEATHS_WITHIN_S:
+                log = self._hosts.home(name) / "host.log"
+                text = f"{name} died {DEATHS_MAX} times in {deaths[-1] - deaths[0]:.0f} s and is not started again"
+                self._say("given-up", f"{text}; see {log}", host=name)
+                return
+            if self._ended.wait(CALM_S):
+                return
+            with self._lock:
+                if self._ended.is_set():
+                    return
+                self._say("restarting", f"{name} is started again", host=name)
+                self._hosts.start(name)
+
+    def end(self) -> None:
+        with self._lock:
+            self._ended.set()
 
 
 def signal_tree(process: psutil.Process, number: signal.Signals) -> float:

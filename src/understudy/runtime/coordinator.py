@@ -93,6 +93,8 @@ class Coordinator:
         self.armed: dict[str, int] = {}
         self._ready: set[tuple[str, int, str, str]] = set()
         self._holds: dict[str, dict[str, int]] = {}
+        self._spent: dict[str, dict[str, int]] = {}
+        """Address -> bytes by category when last asked, so that a host that died since still counts."""
         self._on_event = on_event
         self._ident = uuid.uuid4().hex
         self._begun = False
@@ -477,8 +479,8 @@ class Coordinator:
         details = self._broadcast("status", {})
         for host, detail in details.items():
             hosts[host] |= detail
-        own = self.meter.snapshot()
-        total = {c: own[c] + sum(d["bytes"][c] for d in details.values()) for c in wire.CATEGORIES}
+            self._spent[hosts[host]["address"]] = detail["bytes"]
+        total = {c: sum(s[c] for s in (self.meter.snapshot(), *self._spent.values())) for c in wire.CATEGORIES}
         return {"job": self.job.name, "go": self.go, "units": units, "hosts": hosts, "events": recent, "bytes": total}
 
     def _broadcast(self, action: str, header: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from understudy.errors import JobError
-from understudy.runtime.cluster import LocalHosts, token_of
+from understudy.runtime.cluster import LocalHosts, Reviver, token_of
 from understudy.runtime.coordinator import Coordinator, CoordinatorConfig
 from understudy.runtime.wire import Tls
 from understudy.sinks import FolderSink
@@ -112,8 +112,10 @@ class LocalRun(Run):
         queue_bytes: int = 256 << 20,
         heartbeat_s: float = 0.5,
         heartbeat_misses: int = 5,
+        revive: bool = False,
         on_event: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
+        """``revive``: start a host that died again. Drills do not: the harm is theirs to measure."""
         config = CoordinatorConfig(
             job_file=job_file,
             folder=folder,
@@ -132,6 +134,12 @@ class LocalRun(Run):
             settings=settings,
             queue_bytes=queue_bytes,
         )
+        self._reviver = Reviver(self.hosts, self.coordinator.say) if revive else None
+
+    def start(self) -> None:
+        super().start()
+        if self._reviver:
+            self._reviver.watch()
 
     def _start_hosts(self) -> None:
         names = [f"h{i + 1}" for i in range(self.count)]
@@ -155,6 +163,8 @@ class LocalRun(Run):
         return plan.primary
 
     def stop(self, *, drain: bool = True) -> bool:
+        if self._reviver:
+            self._reviver.end()
         clean = super().stop(drain=drain)
         self.hosts.end()
         return clean

@@ -171,6 +171,8 @@ class StandbyStage:
                 if self._released:
                     return wire.refuse("fenced")
                 epoch = self.store.paste(header, body)
+                if epoch is not None:
+                    self.store.scrub()
             if epoch is not None and epoch >= 0 and not self._has_snapshot:
                 with self.host.changed:
                     self._has_state = True
@@ -178,6 +180,8 @@ class StandbyStage:
                     self.host.changed.notify_all()
             return {"epoch": epoch}
         except CheckpointDamaged as error:
+            text = f"{self.name}: a checkpoint on {self.host.name} is damaged ({error}); asked for a whole one"
+            self.host.report("damaged", stage=self.name, unit=self.unit, text=text)
             return wire.refuse("damaged", str(error))
         except OSError as error:
             return wire.refuse("disk", f"{error.strerror or error} on {self.host.name}")
