@@ -5,7 +5,7 @@ ARGS ?=
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast drills bench-failover bench-throughput soak lint clean
+.PHONY: help setup demo test test-fast drills bench-failover bench-throughput bench-simulator soak fuzz lab lint clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
@@ -33,6 +33,16 @@ bench-throughput: setup ## rows per second, against plain Spark and without prot
 
 soak: setup ## ten minutes at full speed against a slow sink
 	$(BIN)/python benchmarks/soak.py $(ARGS)
+
+fuzz: setup ## 100,000 random fault schedules in virtual time, and a crash at every step
+	$(BIN)/understudy fuzz --steps
+	$(BIN)/understudy fuzz --seeds 100000 $(ARGS)
+
+lab: setup ## the papers' experiments beside the papers' values
+	$(BIN)/understudy lab hwang $(ARGS)
+
+bench-simulator: setup ## simulated events per second on one core
+	$(BIN)/python benchmarks/simulator.py $(ARGS)
 
 lint: setup ## ruff and mypy
 	$(BIN)/ruff check

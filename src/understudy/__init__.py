@@ -9,13 +9,25 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from understudy import errors, sinks, sources
+    from understudy.core.policies import ActiveStandby, Hybrid, PassiveStandby, UpstreamBackup, none
     from understudy.job import Job, Stream
-    from understudy.policies import PassiveStandby, none
 
-__all__ = ["Job", "PassiveStandby", "Stream", "errors", "none", "sinks", "sources"]
+__all__ = [
+    "ActiveStandby",
+    "Hybrid",
+    "Job",
+    "PassiveStandby",
+    "Stream",
+    "UpstreamBackup",
+    "errors",
+    "none",
+    "sinks",
+    "sources",
+]
 __version__ = "0.1.0"
 
-_HOMES = {"Job": "job", "Stream": "job", "PassiveStandby": "policies", "none": "policies"}
+_POLICIES = ("ActiveStandby", "Hybrid", "PassiveStandby", "UpstreamBackup", "none")
+_HOMES = {"Job": "job", "Stream": "job", **dict.fromkeys(_POLICIES, "core.policies")}
 
 
 def __getattr__(name: str) -> Any:

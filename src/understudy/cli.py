@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import traceback
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from understudy import __version__
+from understudy import __version__, virtual
 from understudy.durations import seconds
 from understudy.errors import DrillFailed, Refused, SetupError, UnderstudyError
 
@@ -231,7 +232,11 @@ def status(
         table.add_column(column)
     for name, unit in answer["units"].items():
         table.add_row(
-            name, str(unit["generation"]), unit["primary"] or "waiting", unit["standby"] or "-", str(unit["ready"])
+            name,
+            str(unit["generation"]),
+            unit["primary"] or "waiting",
+            ", ".join(unit["standbys"]) or "-",
+            ", ".join(unit["ready"]) or "-",
         )
     console.print(table)
     table = Table(title="hosts", title_justify="left")
@@ -327,7 +332,7 @@ def _drill(job_file: Path, out: Path, **arguments: Any) -> dict[str, Any]:
     require_java()
     console.print(f"starting {arguments['hosts']} hosts, each with a Spark of its own ...")
     result = simple(job_file, out, around=lambda c: View(c, title=f"understudy drill: {c.job.name}"), **arguments)
-    good = result["verdict"] == result["expected"]
+    good = result["verdict"] == result["expected"] and not result["disorder"]
     console.print()
     console.print(sentence(result), style="bold green" if good else "bold red", highlight=False)
     ratio = result["ha_ratio"]
@@ -338,6 +343,11 @@ def _drill(job_file: Path, out: Path, **arguments: Any) -> dict[str, Any]:
     return result
 
 
+app.command()(virtual.fuzz)
+app.command()(virtual.simulate)
+app.add_typer(virtual.lab, name="lab")
+
+
 @app.command()
 def version() -> None:
     """Print the version."""
@@ -345,17 +355,29 @@ def version() -> None:
 
 
 def main() -> None:
+    code = _main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if "pyarrow.flight" in sys.modules:
+        # Python's own end would pull the floor from under gRPC's threads, which now and then crash on it.
+        os._exit(code)
+    sys.exit(code)
+
+
+def _main() -> int:
     try:
         app(standalone_mode=False)
     except typer.Abort:
-        sys.exit(130)
+        return 130
     except KeyboardInterrupt:
-        sys.exit(130)
+        return 130
     except UnderstudyError as error:
         errors.print(f"[bold red]error:[/] {error}", highlight=False, soft_wrap=True)
-        sys.exit(error.exit_code)
+        return error.exit_code
     except Exception as error:
         if type(error).__module__.startswith("click") or hasattr(error, "format_message"):
             errors.print(f"[bold red]error:[/] {error.format_message()}", highlight=False)  # type: ignore[attr-defined]
-            sys.exit(2)
-        raise
+            return 2
+        traceback.print_exc()
+        return 1
+    return 0

@@ -19,6 +19,7 @@ from understudy.runtime.coordinator import Coordinator
 from understudy.runtime.session import LocalRun, wait_for
 from understudy.sources import RecordedSource
 from understudy.verify import compare, report
+from understudy.verify.checkers import Written, check_sink
 
 HA_CATEGORIES = ("checkpoint", "ack", "heartbeat", "duplicate")
 SETTLE_EPOCHS = 8
@@ -178,6 +179,12 @@ class Drill:
             for sink in self.sinks()
         ]
         judged = compare.combine(found)
+        arrived = {sink: sorted(compare.arrivals(self.out / "run" / sink)) for sink in self.sinks()}
+        disorder = [
+            f"{sink}: {text}"
+            for sink, times in arrived.items()
+            for text in check_sink([Written(t, epoch) for t, epoch, _ in times])
+        ]
         job = self.coordinator.job
         data = status["bytes"]["data"]
         spent = sum(status["bytes"][c] for c in HA_CATEGORIES)
@@ -185,6 +192,7 @@ class Drill:
         result: dict[str, Any] = {
             **judged.to_dict(),
             "verdict": judged.verdict,
+            "disorder": disorder,
             "job": job.name,
             "hosts": len(status["hosts"]),
             "policy": "; ".join(dict.fromkeys(job_policy.describe() for job_policy in map(job.policy, job.stages))),
@@ -223,6 +231,8 @@ def sentence(result: dict[str, Any]) -> str:
     text = f"{result['verdict']}: {result['lost']} lost, {result['repeated']} repeated"
     if result.get("different"):
         text += f", {result['different']} different"
+    if result.get("disorder"):
+        text += f", OUT OF ORDER ({result['disorder'][0]})"
     if result.get("silence_s") is not None:
         text += f"; silence {result['silence_s']:.2f} s"
         parts = [(n, result.get(f"{n}_s")) for n in ("detection", "redeployment", "reprocessing")]

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from understudy.core.policies import PassiveStandby, Policy, none
 from understudy.core.topology import CycleError, StageShape, Topology, UnitShape
 from understudy.durations import seconds
 from understudy.errors import JobError
-from understudy.policies import PassiveStandby, Policy, none
 from understudy.sinks import AnySink, ConsoleSink, FolderSink, ForeachSink
 from understudy.sources import AnySource, FolderSource, RateSource, RecordedSource, SparkSource
 
@@ -159,7 +159,7 @@ class Job:
         of it is a few bytes per epoch, and without them nothing downstream could be replayed."""
         s = self.stages[stage]
         chosen = s.ha or (self._units.get(s.unit) if s.unit else None) or self.ha
-        return PassiveStandby() if s.source is not None and not chosen.protected else chosen
+        return PassiveStandby() if s.source is not None and type(chosen) is not PassiveStandby else chosen
 
     def as_reference(self, recorded: Path) -> None:
         """Turn into the failure-free reference run of a drill: no protection, and sources that were recorded
@@ -204,12 +204,12 @@ class Job:
             ) from None
 
     def _unit_shape(self, name: str, stages: list[str]) -> UnitShape:
-        policies = {self.policy(s).protected for s in stages}
+        policies = {self.policy(s) for s in stages}
         where = self.stages[stages[0]].where
         if len(policies) > 1:
+            described = ", ".join(f"{s}: {self.policy(s).describe()}" for s in stages)
             raise JobError(
-                f"{where}: unit {name!r} mixes protected and unprotected stages ({', '.join(stages)}); "
-                "a unit is recovered together: give it one ha="
+                f"{where}: unit {name!r} mixes policies ({described}); a unit is recovered together: give it one ha="
             )
         hosts = [self.stages[s].host for s in stages if self.stages[s].host]
         standbys = [self.stages[s].standby for s in stages if self.stages[s].standby]

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from understudy.core.policies import ActiveStandby, PassiveStandby, Policy, StageRole, UpstreamBackup, none
 from understudy.core.topology import CycleError, StageShape, Topology, UnitShape, topological_order
 
 PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # for busy machines
 
 
-def unit(name: str, *stages: str, protected: bool = True) -> UnitShape:
-    return UnitShape(name, stages or (name,), protected)
+def unit(name: str, *stages: str, policy: Policy = PassiveStandby()) -> UnitShape:
+    return UnitShape(name, stages or (name,), policy)
 
 
 def diamond() -> Topology:
@@ -25,7 +26,7 @@ def diamond() -> Topology:
         StageShape("fast", ("cars",)),
         StageShape("cars"),
     ]
-    return Topology.build(stages, [unit("both"), unit("middle", "slow", "fast"), unit("cars", protected=False)])
+    return Topology.build(stages, [unit("both"), unit("middle", "slow", "fast"), unit("cars", policy=none)])
 
 
 def test_stages_come_upstream_first_whatever_the_order_of_definition() -> None:
@@ -59,6 +60,36 @@ def test_a_stream_may_have_no_consumer() -> None:
 def test_last_is_a_stage_that_no_stage_reads() -> None:
     topology = diamond()
     assert [name for name in topology.stages if topology.is_last(name)] == ["both"]
+
+
+def test_a_unit_is_protected_when_its_policy_keeps_anything() -> None:
+    units = [unit("a", policy=p) for p in (none, PassiveStandby(), ActiveStandby(), UpstreamBackup())]
+    assert [u.protected for u in units] == [False, True, True, True]
+
+
+def test_roles_are_the_stages_of_a_unit_where_they_start() -> None:
+    stages = [
+        StageShape("cars"),
+        StageShape("bikes"),
+        StageShape("clean", ("cars",)),
+        StageShape("join", ("clean", "bikes", "cars")),
+        StageShape("mean", ("join", "clean"), ("mean",)),
+        StageShape("alarm", ("mean",)),
+    ]
+    units = [unit("cars"), unit("bikes"), unit("u", "clean", "join", "mean"), unit("alarm")]
+    topology = Topology.build(stages, units)
+    assert topology.roles("u", {"clean": 9, "join": 8, "mean": 7, "other": 0}) == [
+        StageRole("clean", 9, ("cars",), last=False),
+        StageRole("join", 8, ("clean", "bikes", "cars"), last=False),
+        StageRole("mean", 7, ("join", "clean"), last=False),
+    ]
+    assert topology.roles("alarm", {"alarm": -1}) == [StageRole("alarm", -1, ("mean",), last=True)]
+    assert topology.roles("bikes", {"bikes": 3}) == [StageRole("bikes", 3, (), last=False)]
+
+
+def test_a_role_needs_to_know_where_its_stage_is() -> None:
+    with pytest.raises(KeyError, match="both"):
+        diamond().roles("both", {"fast": 1})
 
 
 def test_build_takes_any_iterables() -> None:

@@ -220,7 +220,7 @@ def test_command_line_run_status_and_ctrl_c(tmp_path: Path) -> None:
 
         answer = status()
         assert set(answer["hosts"]) == {"h1", "h2"}
-        victim = answer["units"]["speeds"]["standby"]
+        victim = answer["units"]["speeds"]["standbys"][0]
         signal_tree(psutil.Process(answer["hosts"][victim]["pid"]), signal.SIGKILL)
         wait_for(lambda: not status()["hosts"][victim]["alive"], 30, "the death to be noticed")
         wait_for(lambda: status()["units"]["speeds"]["ready"], 90, "the host to be back as standby")
@@ -262,13 +262,13 @@ def test_hosts_started_apart_speak_tls(tmp_path: Path) -> None:
 
     processes = [
         start("run", str(job), "--hosts", "2", "--coordinator", address, *state, *secure),
-        *(start("host", "--name", name, "--coordinator", address, *secure, *conf) for name in ("left", "right")),
+        *(start("host", "--name", name, "--coordinator", address, *secure, *conf) for name in ("h1", "h2")),
     ]
     try:
         wait_for(lambda: len(epochs_in(tmp_path / "out")) > 5, 150, "output")
         asked = [*command, "status", *state, "--json"]
         answer = json.loads(subprocess.run([*asked, *secure], capture_output=True, text=True, check=True).stdout)
-        assert set(answer["hosts"]) == {"left", "right"}
+        assert set(answer["hosts"]) == {"h1", "h2"}
         plain = subprocess.run([*asked, *secure[:2]], capture_output=True, text=True, check=False)
         assert plain.returncode == 3
         processes[0].send_signal(signal.SIGINT)

@@ -56,8 +56,13 @@ def failed(result: subprocess.CompletedProcess[str], code: int, *words: str) -> 
         ),
         (GOOD.format(extra=', host="h9"'), ["unknown host h9", "h1, h2"]),
         (GOOD.format(extra=', output_mode="overwrite"'), ["job.py:5", "output_mode='overwrite'", "'append'"]),
+        (
+            GOOD.format(extra=', ha=us.PassiveStandby(checkpoint="never")'),
+            ["job.py:5", "checkpoint='never' is not known", "'sweeping', 'individual', 'synchronous'"],
+        ),
+        (GOOD.format(extra=", ha=us.ActiveStandby(copies=1)"), ["job.py:5", "copies=1: a standby needs at least 2"]),
     ],
-    ids=["syntax", "raises", "no job", "cycle", "unknown host", "output mode"],
+    ids=["syntax", "raises", "no job", "cycle", "unknown host", "output mode", "checkpoint timing", "no standby"],
 )
 def test_a_job_file_that_cannot_run(tmp_path: Path, text: str, words: list[str]) -> None:
     (tmp_path / "job.py").write_text(text)
@@ -132,6 +137,31 @@ def test_status_of_nothing_and_with_the_wrong_token(tmp_path: Path) -> None:
     finally:
         server.shutdown()
     failed(understudy(tmp_path, "status"), 3, "not running")
+
+
+def test_status_names_every_standby(tmp_path: Path) -> None:
+    from understudy.runtime.wire import Server, Service
+
+    units = {
+        "both": {"generation": 3, "primary": "h1", "standbys": ["h2", "h3"], "ready": ["h3"]},
+        "alone": {"generation": 1, "primary": None, "standbys": [], "ready": []},
+    }
+    answer = {"job": "j", "units": units, "hosts": {"h1": {"alive": True}}, "bytes": {"data": 1234}}
+    state = tmp_path / ".understudy" / "job"
+    state.mkdir(parents=True)
+    server = Server("127.0.0.1:0", "t", Service(calls={"status": lambda header, body: answer}))
+    try:
+        (state / "coordinator.json").write_text(json.dumps({"address": server.address}))
+        (state / "token").write_text("t")
+        result = understudy(tmp_path, "status")
+        as_json = understudy(tmp_path, "status", "--json")
+    finally:
+        server.shutdown()
+    assert result.returncode == 0, result
+    rows = [[cell.strip() for cell in row.split("│")[1:-1]] for row in result.stdout.splitlines() if "│" in row]
+    assert rows[:2] == [["both", "3", "h1", "h2, h3", "h3"], ["alone", "1", "waiting", "-", "-"]]
+    assert "bytes: data 1,234" in result.stdout
+    assert json.loads(as_json.stdout) == answer
 
 
 def test_options_that_make_no_sense(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from understudy.core.policies import PassiveStandby, Policy, none
 from understudy.durations import seconds
-from understudy.policies import PassiveStandby, Policy, none
 
 PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # for busy machines
 
@@ -65,7 +65,7 @@ def test_a_policy_reads_durations_when_it_is_made() -> None:
     assert policy.describe() == "passive standby, sweeping every 2s"
     with pytest.raises(ValueError, match="every='soon' is not a duration"):
         PassiveStandby(every="soon")
-    with pytest.raises(ValueError, match="checkpoint='never' is not known; use checkpoint='sweeping'"):
+    with pytest.raises(ValueError, match="checkpoint='never' is not known; use one of 'sweeping', 'individual', 's"):
         PassiveStandby(checkpoint="never")  # type: ignore[arg-type]
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import understudy as us
+from understudy.core.policies import Policy
 from understudy.core.topology import StageShape, Topology, UnitShape
 from understudy.errors import JobError
 from understudy.job import Stream, load
-from understudy.policies import Policy
 
 CARS = us.sources.rate(10)
 
@@ -69,9 +69,9 @@ def test_a_whole_job(tmp_path: Path) -> None:
             StageShape("both", ("fast", "slow"), ("both", "screen", "both-1")),
         ],
         [
-            UnitShape("cars", ("cars",), True, "h1", "h2"),
-            UnitShape("middle", ("fast", "slow"), False),
-            UnitShape("both", ("both",), False, "h3"),
+            UnitShape("cars", ("cars",), us.PassiveStandby(every="1s"), "h1", "h2"),
+            UnitShape("middle", ("fast", "slow"), us.none),
+            UnitShape("both", ("both",), us.none, "h3"),
         ],
     )
     assert traffic.stages["slow"].output_mode == "update"
@@ -104,6 +104,52 @@ def test_a_source_is_always_protected() -> None:
     assert traffic.policy("a") == us.none
 
 
+@pytest.mark.parametrize(
+    "chosen", [us.none, us.ActiveStandby(), us.ActiveStandby(copies=3), us.UpstreamBackup(), us.Hybrid(every="1s")]
+)
+def test_a_source_is_a_passive_standby_whatever_the_job_says(chosen: Policy) -> None:
+    """All that is kept of a source is its entries: there is nothing to run twice or to replay."""
+    traffic = us.Job("traffic", ha=chosen)
+    cars = traffic.source("cars", CARS)
+    traffic.stage(cars, name="a")(identity)
+    assert traffic.policy("cars") == us.PassiveStandby()
+    assert traffic.policy("a") == chosen
+    if chosen.protected:
+        traffic.source("bikes", CARS, ha=chosen)
+        assert traffic.policy("bikes") == us.PassiveStandby()
+
+
+def test_a_source_keeps_a_passive_standby_of_its_own_making() -> None:
+    traffic = us.Job("traffic", ha=us.PassiveStandby(every="2s", standbys=2))
+    traffic.source("cars", CARS)
+    traffic.source("bikes", CARS, ha=us.PassiveStandby(every="3s"))
+    assert traffic.policy("cars") == us.PassiveStandby(every="2s", standbys=2)
+    assert traffic.policy("bikes") == us.PassiveStandby(every="3s")
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        us.PassiveStandby(checkpoint="individual", every="1s", standbys=2),
+        us.PassiveStandby(checkpoint="synchronous"),
+        us.ActiveStandby(delivery="eager"),
+        us.UpstreamBackup(k=3),
+        us.Hybrid(),
+        us.none,
+    ],
+    ids=lambda p: p.describe(),
+)
+def test_a_units_policy_reaches_the_shape(chosen: Policy) -> None:
+    traffic = job()
+    cars = traffic.source("cars", CARS)
+    with traffic.unit("u", ha=chosen):
+        traffic.stage(cars, name="a")(identity)
+        traffic.stage("a", name="b")(identity)
+    units = traffic.topology().units
+    assert units["u"] == UnitShape("u", ("a", "b"), chosen)
+    assert units["cars"] == UnitShape("cars", ("cars",), us.PassiveStandby())
+
+
 def test_a_job_is_protected_unless_it_says_otherwise() -> None:
     assert us.Job("traffic").ha == us.PassiveStandby()
     assert us.Job("traffic").epoch_s == 0.5
@@ -120,7 +166,7 @@ def test_the_reference_run_has_no_protection_and_reads_what_was_recorded(tmp_pat
     recorded.mkdir()
     traffic.as_reference(tmp_path)
     shape = traffic.topology()
-    assert shape.units["a"] == UnitShape("a", ("a",), False)
+    assert shape.units["a"] == UnitShape("a", ("a",), us.none)
     assert (shape.units["cars"].primary, shape.units["cars"].standby) == (None, None)
     assert traffic.stages["bikes"].source == CARS
     assert traffic.stages["cars"].source == us.sources.RecordedSource(str(recorded))
@@ -363,7 +409,37 @@ def test_a_unit_that_mixes_protection() -> None:
         traffic.stage(cars, name="b", ha=us.none)(identity)
     with pytest.raises(JobError) as caught:
         traffic.topology()
-    mistake(caught, None, "unit 'u' mixes protected and unprotected stages (a, b)", "give it one ha=")
+    mistake(
+        caught,
+        None,
+        "unit 'u' mixes policies (a: passive standby, sweeping every 500ms, b: none)",
+        "a unit is recovered together: give it one ha=",
+    )
+
+
+def test_a_unit_that_mixes_two_kinds_of_protection() -> None:
+    traffic = job()
+    cars = traffic.source("cars", CARS)
+    with traffic.unit("u", ha=us.ActiveStandby()):
+        at = line() + 1
+        traffic.stage(cars, name="a")(identity)
+        traffic.stage(cars, name="b", ha=us.Hybrid(every="1s"))(identity)
+    with pytest.raises(JobError) as caught:
+        traffic.topology()
+    mistake(caught, at, "unit 'u' mixes policies (a: active standby, b: hybrid, sweeping every 1s)", "give it one ha=")
+
+
+def test_a_unit_that_mixes_two_settings_of_one_policy() -> None:
+    traffic = job()
+    cars = traffic.source("cars", CARS)
+    with traffic.unit("u"):
+        traffic.stage(cars, name="a", ha=us.PassiveStandby(standbys=2))(identity)
+        traffic.stage(cars, name="b", ha=us.PassiveStandby(standbys=2))(identity)
+        traffic.stage(cars, name="c")(identity)
+    with pytest.raises(JobError) as caught:
+        traffic.topology()
+    several = "passive standby, sweeping every 500ms on 2 hosts"
+    mistake(caught, None, f"(a: {several}, b: {several}, c: passive standby, sweeping every 500ms)")
 
 
 def test_host_and_standby_are_one() -> None:
@@ -530,6 +606,14 @@ def test_a_wrong_policy_in_a_file_says_where(tmp_path: Path) -> None:
     with pytest.raises(JobError) as caught:
         load(write(tmp_path, text))
     mistake(caught, None, "traffic.py:4: ValueError: every='soon' is not a duration", "such as '500ms'")
+    text = GOOD.replace('Job("traffic")', 'Job("traffic", ha=us.PassiveStandby(checkpoint="never"))')
+    with pytest.raises(JobError) as caught:
+        load(write(tmp_path, text))
+    mistake(caught, None, "traffic.py:4: ValueError: checkpoint='never' is not known; use one of 'sweeping', ")
+    text = GOOD.replace('Job("traffic")', 'Job("traffic", ha=us.UpstreamBackup(k=0))')
+    with pytest.raises(JobError) as caught:
+        load(write(tmp_path, text))
+    mistake(caught, None, "traffic.py:4: ValueError: k=0 must be a whole number of at least 1")
 
 
 def test_a_mistake_found_by_the_job_itself_says_where(tmp_path: Path) -> None:
@@ -594,4 +678,6 @@ def test_a_wrong_source_in_a_file_says_where(tmp_path: Path) -> None:
 
 
 def test_every_policy_is_a_policy() -> None:
-    assert isinstance(us.none, Policy) and isinstance(us.PassiveStandby(), Policy)
+    for policy in (us.none, us.PassiveStandby(), us.ActiveStandby(), us.UpstreamBackup(), us.Hybrid()):
+        assert isinstance(policy, Policy)
+        assert us.Job("traffic", ha=policy).ha is policy

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from understudy.verify import Comparison, arrivals, combine, compare_sinks, recovery
+from understudy.verify.compare import Comparison, arrivals, combine, compare_sinks, recovery
 
 NAN = float("nan")
 

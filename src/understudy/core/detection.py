@@ -9,6 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+GRACE = 0.5
+"""A heartbeat is missed when it is this share of an interval late. Without it the network's jitter would be a miss now
+and then; with much more, a failure takes that much longer to notice."""
+
 
 @dataclass(frozen=True)
 class Connected:
@@ -101,7 +105,8 @@ class Detector:
     def _tick(self, host: str, watch: _Watch, now: float) -> list[Effect]:
         if watch.failed:
             return []
-        misses = int((now - watch.last_beat) / self.interval_s + 1e-6)  # a tick at the very deadline counts
+        overdue = (now - watch.last_beat) / self.interval_s - GRACE
+        misses = max(0, int(overdue + 1e-6))  # a tick at the very deadline counts
         if misses <= watch.misses:
             return []
         watch.misses = misses
@@ -111,6 +116,6 @@ class Detector:
         return [Missed(host, misses)]
 
     def next_deadline(self) -> float | None:
-        waits = [w.last_beat + (w.misses + 1) * self.interval_s for w in self._watches.values() if not w.failed]
+        waits = [w.last_beat + (w.misses + 1 + GRACE) * self.interval_s for w in self._watches.values() if not w.failed]
         self._next_tick = min(waits, default=None)
         return self._next_tick

@@ -11,10 +11,13 @@ Theorem 3.2).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from understudy.core.topology import Topology
+from understudy.core.topology import Topology, UnitShape
+
+TOGETHER = 1000
+"""What sharing a host with a neighbour weighs against other work, for a unit that is rebuilt from its neighbours."""
 
 
 @dataclass(frozen=True)
@@ -23,13 +26,37 @@ class UnitPlan:
 
     generation: int = 0
     primary: str | None = None
-    standby: str | None = None
-    ready: bool = False
-    """The standby holds a whole checkpoint, or none is needed because nothing was acknowledged upstream yet."""
+    standbys: tuple[str, ...] = ()
+    ready: tuple[str, ...] = ()
+    """The standbys that hold a whole checkpoint, or need none because nothing was acknowledged upstream yet."""
     start: str = "fresh"
     """What the primary of this generation starts from: ``fresh`` (nothing), ``held`` (the checkpoint that it holds
-    as standby or from an earlier run; fresh where none was ever taken) or ``newest`` (empty state at the newest
-    input epoch: policy none)."""
+    as standby or from an earlier run; fresh where none was ever taken), ``newest`` (empty state at the newest
+    input epoch: policy none) or ``replay`` (empty state at the oldest epochs that its producers have kept)."""
+    since: tuple[int, ...] = ()
+    """For each standby the serial of the plan that made it one. A host that was replaced by a new process keeps its
+    name but begins anew, which this tells apart."""
+    rising: bool = False
+    """The primary is suspected: a ready standby runs meanwhile, without sending, so as to have caught up."""
+
+    @property
+    def standby(self) -> str | None:
+        """The first standby: the one that takes over."""
+        return self.standbys[0] if self.standbys else None
+
+    def without(self, host: str) -> UnitPlan:
+        """This plan with one standby less."""
+        return self.only([s for s in self.standbys if s != host])
+
+    def only(self, hosts: Collection[str]) -> UnitPlan:
+        """This plan with no standbys but those among ``hosts``."""
+        kept = [(s, since) for s, since in zip(self.standbys, self.since, strict=True) if s in hosts]
+        return replace(
+            self,
+            standbys=tuple(s for s, _ in kept),
+            since=tuple(since for _, since in kept),
+            ready=tuple(s for s in self.ready if s in hosts),
+        )
 
 
 @dataclass(frozen=True)
@@ -55,12 +82,27 @@ class HostLost:
 
 
 @dataclass(frozen=True)
+class HostSuspected:
+    """A heartbeat of the host is missing; not yet a failure."""
+
+    host: str
+
+
+@dataclass(frozen=True)
+class HostCleared:
+    """A suspected host has answered."""
+
+    host: str
+
+
+@dataclass(frozen=True)
 class StandbyReady:
-    """The primary reports that its standby has a whole checkpoint."""
+    """The primary reports that its standby has a whole checkpoint, or runs as well."""
 
     unit: str
     generation: int
     host: str
+    since: int
 
 
 @dataclass(frozen=True)
@@ -70,6 +112,7 @@ class StandbyUnusable:
     unit: str
     generation: int
     host: str
+    since: int
     cause: str
 
 
@@ -93,7 +136,7 @@ class Begin:
     clean: bool = False
 
 
-Event = HostJoined | HostLost | StandbyReady | StandbyUnusable | StageThrew | Begin
+Event = HostJoined | HostLost | HostSuspected | HostCleared | StandbyReady | StandbyUnusable | StageThrew | Begin
 
 
 @dataclass(frozen=True)
@@ -144,25 +187,17 @@ class Failover:
             return self._joined(event)
         if isinstance(event, HostLost):
             return self._lost(event)
+        if isinstance(event, HostSuspected):
+            return self._rise(event.host, rising=True)
+        if isinstance(event, HostCleared):
+            return self._rise(event.host, rising=False)
         if isinstance(event, Begin):
             return self._begin(event)
         unit = self.plan.units.get(event.unit)
         if unit is None or unit.generation != event.generation:
             return []  # news from a fenced generation
         if isinstance(event, StandbyReady):
-            if unit.standby != event.host or unit.ready:
-                return []
-            ready = replace(unit, ready=True)
-            if unit.primary not in self.alive:  # the news overtook the loss of the primary
-                successor, promoted = self._succeed(event.unit, ready, {})
-                changes = {event.unit: successor or ready}
-                says = self._fill_standbys(changes)
-                return [*self._publish(changes), promoted, *says]
-            text = f"{event.unit}: standby ready on {event.host}"
-            return [
-                *self._publish({event.unit: replace(unit, ready=True)}),
-                Say("standby-ready", text, unit=event.unit, host=event.host),
-            ]
+            return self._ready_standby(event, unit)
         if isinstance(event, StandbyUnusable):
             return self._unusable_standby(event, unit)
         return self._stage_threw(event, unit)
@@ -173,24 +208,30 @@ class Failover:
         units: dict[str, UnitPlan] = {}
         for name, shape in self.topology.units.items():
             old = self.plan.units.get(name, UnitPlan())
-            holder = self._holder(name) if event.resume and (shape.protected or event.clean) else None
-            others = {k: v for k, v in units.items() if k != name}
-            primary = holder or self._choose(name, others, wish=shape.primary, avoid=())
-            lost_state = event.resume and holder is None and not shape.protected and not event.clean
-            start = "held" if holder else ("newest" if lost_state else "fresh")
+            holds = shape.policy.recovery == "standby" or event.clean
+            holder = self._holder(name) if event.resume and holds else None
+            primary = holder or self._choose(name, units, wish=shape.primary, avoid=())
+            begun_before = event.resume and not event.clean and old.primary is not None
+            if holder:
+                start = "held"
+            elif begun_before and shape.policy.recovery != "standby":
+                start = _anew(shape)
+            else:
+                start = "fresh"
             units[name] = UnitPlan(generation=old.generation + 1, primary=primary, start=start)
-        for name, shape in self.topology.units.items():
-            if shape.protected:
-                standby = self._choose(name, units, wish=shape.standby, avoid=(units[name].primary,))
-                # Nothing acknowledged yet: a fresh unit can be begun anew from its sources by any standby.
-                fresh = units[name].start == "fresh" and standby is not None
-                units[name] = replace(units[name], standby=standby, ready=fresh)
+        for name in self.topology.units:
+            unit = units[name]
+            filled = self._add_standbys(name, units, unit)
+            # Nothing acknowledged yet: a fresh unit can be begun anew from its sources by any standby.
+            units[name] = replace(filled, ready=filled.standbys if unit.start == "fresh" else ())
         return [*self._publish(units), *self._say_unprotected(units)]
 
     def _joined(self, event: HostJoined) -> list[Effect]:
         before: list[Effect] = []
         if event.host in self.alive and not event.returned:
-            before = self._lost(HostLost(event.host, "its process was replaced"))
+            lost = self._lost(HostLost(event.host, "its process was replaced"))
+            # No plan goes out in between: it would have the new process begin what the old one was in the middle of.
+            before = [effect for effect in lost if not isinstance(effect, Publish)]
         self.alive[event.host] = dict(event.holds)
         self._unusable = {pair for pair in self._unusable if pair[1] != event.host}
         if not self.plan.units:
@@ -200,12 +241,20 @@ class Failover:
         for name, unit in self.plan.units.items():
             if unit.primary in self.alive and unit.primary != event.host:
                 continue
+            empty = not event.returned and name not in event.holds
+            if empty and event.host in unit.ready:  # its disk was lost: it is no more than any other host
+                unit = changes[name] = unit.without(event.host)
             if unit.primary == event.host:
                 if event.returned:  # nobody took over meanwhile: it simply goes on
-                    if unit.standby is not None and unit.standby not in self.alive:
-                        changes[name] = replace(unit, standby=None, ready=False)
+                    here = replace(unit.only(self.alive), rising=False)
+                    if here != unit:
+                        changes[name] = here
                     continue
-                start = "held" if self.topology.units[name].protected else "newest"
+                shape = self.topology.units[name]
+                if empty and unit.ready and shape.policy.recovery == "standby":
+                    changes[name] = replace(unit, primary=None)  # somebody who is away has what this one lost
+                    continue
+                start = "held" if shape.policy.recovery == "standby" else _anew(shape)
                 changes[name] = UnitPlan(generation=unit.generation + 1, primary=event.host, start=start)
                 says.append(Say("restored", f"{name}: goes on on {event.host}, which has returned", name, event.host))
             else:
@@ -231,26 +280,56 @@ class Failover:
                 if successor is not None:
                     changes[name] = successor
                 says.append(say)
-            elif unit.standby == event.host and unit.primary in self.alive:
-                changes[name] = replace(unit, standby=None, ready=False)
+            elif event.host in unit.standbys and unit.primary in self.alive:
+                changes[name] = unit.without(event.host)
         says += self._fill_standbys(changes)
         if not changes:
             return says
         return [*self._publish(changes), *says]
 
+    def _rise(self, host: str, *, rising: bool) -> list[Effect]:
+        changes = {
+            name: replace(unit, rising=rising)
+            for name, unit in self.plan.units.items()
+            if unit.primary == host and unit.rising != rising and self._may_rise(name, unit, rising)
+        }
+        kind, does = ("rising", "starts to run") if rising else ("stood-down", "stands down")
+        says = [Say(kind, f"{n}: {s} {does}", n, s) for n, u in changes.items() for s in u.ready[:1]]
+        return [*self._publish(changes), *says] if changes else []
+
+    def _may_rise(self, name: str, unit: UnitPlan, rising: bool) -> bool:
+        return not rising or (bool(unit.ready) and self.topology.units[name].policy.rises)
+
+    def _ready_standby(self, event: StandbyReady, unit: UnitPlan) -> list[Effect]:
+        if (event.host, event.since) not in zip(unit.standbys, unit.since, strict=True) or event.host in unit.ready:
+            return []
+        ready = replace(unit, ready=tuple(s for s in unit.standbys if s in unit.ready or s == event.host))
+        if unit.primary not in self.alive:  # the news overtook the loss of the primary
+            successor, promoted = self._succeed(event.unit, ready, {})
+            changes = {event.unit: successor or ready}
+            says = self._fill_standbys(changes)
+            return [*self._publish(changes), promoted, *says]
+        text = f"{event.unit}: standby ready on {event.host}"
+        say = Say("standby-ready", text, unit=event.unit, host=event.host)
+        return [*self._publish({event.unit: ready}), say]
+
     def _unusable_standby(self, event: StandbyUnusable, unit: UnitPlan) -> list[Effect]:
-        if unit.standby != event.host:
+        if (event.host, event.since) not in zip(unit.standbys, unit.since, strict=True):
             return []
         self._unusable.add((event.unit, event.host))
-        changes = {event.unit: replace(unit, standby=None, ready=False)}
-        text = f"{event.unit} is UNPROTECTED: {event.host} cannot store its checkpoints ({event.cause})"
-        says: list[Effect] = [Say("unprotected", text, event.unit, event.host)]
-        says += self._fill_standbys(changes)
-        return [*self._publish(changes), *says]
+        left = unit.without(event.host)
+        changes = {event.unit: left}
+        text = f"{event.host} cannot store its checkpoints ({event.cause})"
+        if left.ready:
+            say = Say("standby-lost", f"{event.unit}: {text}", event.unit, event.host)
+        else:
+            say = Say("unprotected", f"{event.unit} is UNPROTECTED: {text}", event.unit, event.host)
+        filled = self._fill_standbys(changes)
+        return [*self._publish(changes), say, *filled]
 
     def _stage_threw(self, event: StageThrew, unit: UnitPlan) -> list[Effect]:
         again = self._threw.get(event.unit) == event.epoch
-        if again or unit.standby is None or not unit.ready:
+        if again or not unit.ready:
             return [StopJob(event.stage, event.epoch, event.cause)]
         self._threw[event.unit] = event.epoch
         successor, _ = self._succeed(event.unit, unit, {})
@@ -267,38 +346,59 @@ class Failover:
         """The successor of a unit whose primary is gone; its generation fences everything the old one still does.
         None when nobody can take over: the unit then waits for whoever returns first."""
         generation = unit.generation + 1
-        if not self.topology.units[name].protected:
+        shape = self.topology.units[name]
+        hosts: list[str] = []
+        if shape.policy.recovery == "standby":
+            heir = next((s for s in unit.standbys if s in unit.ready and s in self.alive), None)
+            if heir is not None:
+                # What the other standbys hold stays good: nothing was acknowledged that they would need.
+                rest = unit.without(heir).only(self.alive)
+                say = Say("promoted", f"{name}: {heir} takes over", name, heir)
+                return replace(rest, generation=generation, primary=heir, start="held", rising=False), say
+            hosts = [h for h in (unit.primary, *unit.ready) if h]
+        else:
             heir = self._choose(name, {**self.plan.units, **changes}, wish=None, avoid=())
             if heir is not None:
-                text = f"{name}: unprotected, starts anew on {heir}; rows in between are lost"
-                return UnitPlan(generation=generation, primary=heir, start="newest"), Say("restarted", text, name, heir)
-        elif unit.standby in self.alive and unit.ready:
-            say = Say("promoted", f"{name}: {unit.standby} takes over", name, unit.standby)
-            return UnitPlan(generation=generation, primary=unit.standby, start="held"), say
-        hosts = " or ".join(h for h in (unit.primary, unit.standby if unit.ready else None) if h) or "any host"
-        return None, Say("waiting", f"{name} WAITS: nobody can take it over; it goes on when {hosts} returns", name)
+                if shape.policy.recovery == "gap":
+                    text = f"{name}: unprotected, starts anew on {heir}; rows in between are lost"
+                else:
+                    text = f"{name}: rebuilt on {heir} by replay"
+                say = Say("restarted", text, name, heir)
+                return UnitPlan(generation=generation, primary=heir, start=_anew(shape)), say
+        wanted = " or ".join(hosts) or "any host"
+        return None, Say("waiting", f"{name} WAITS: nobody can take it over; it goes on when {wanted} returns", name)
 
     def _fill_standbys(self, changes: dict[str, UnitPlan]) -> list[Effect]:
-        """Give every protected unit without a standby a new one, where a host is free to hold it."""
+        """Give every protected unit that lacks standbys new ones, where hosts are free to hold it."""
         says: list[Effect] = []
         for name, shape in self.topology.units.items():
             unit = changes.get(name, self.plan.units[name])
-            if not shape.protected or unit.primary not in self.alive or unit.standby is not None:
+            if unit.primary not in self.alive or len(unit.standbys) >= shape.policy.backups:
                 continue
-            merged = {**self.plan.units, **changes}
-            standby = self._choose(name, merged, wish=shape.standby, avoid=(unit.primary,))
-            if standby is not None:
-                changes[name] = replace(unit, standby=standby, ready=False)
+            filled = self._add_standbys(name, {**self.plan.units, **changes}, unit)
+            for standby in filled.standbys[len(unit.standbys) :]:
                 says.append(Say("new-standby", f"{name}: {standby} becomes its standby", name, standby))
-            elif name in changes:
+            if filled != unit:
+                changes[name] = filled
+            elif not filled.standbys and name in changes:
                 says += self._say_unprotected({name: changes[name]})
         return says
+
+    def _add_standbys(self, name: str, units: Mapping[str, UnitPlan], unit: UnitPlan) -> UnitPlan:
+        """The unit with its standbys filled up to as many as its policy asks for and there are hosts."""
+        shape = self.topology.units[name]
+        while len(unit.standbys) < shape.policy.backups:
+            chosen = self._choose(name, units, wish=shape.standby, avoid=(unit.primary, *unit.standbys))
+            if chosen is None:
+                break
+            unit = replace(unit, standbys=(*unit.standbys, chosen), since=(*unit.since, self.plan.serial + 1))
+        return unit
 
     def _say_unprotected(self, units: Mapping[str, UnitPlan]) -> list[Effect]:
         return [
             Say("unprotected", f"{name} is UNPROTECTED: no other living host can be its standby", name)
             for name, unit in units.items()
-            if self.topology.units[name].protected and unit.primary in self.alive and unit.standby is None
+            if self.topology.units[name].policy.backups and unit.primary in self.alive and not unit.standbys
         ]
 
     def _holder(self, unit: str) -> str | None:
@@ -314,14 +414,36 @@ class Failover:
         if wish in free:
             return wish
 
-        def load(host: str) -> tuple[int, list[str]]:
-            work = sum(2 * (u.primary == host) + (u.standby == host) for k, u in units.items() if k != name)
-            return work, [host]
+        work = dict.fromkeys(free, 0)
+        near = self._neighbours(name) if self.topology.units[name].policy.recovery == "replay" else ()
+        for other, unit in units.items():
+            if other == name:
+                continue
+            if other in near and unit.primary in work:
+                # Neighbours on one host fail together, and each counts on the other's queue.
+                work[unit.primary] += TOGETHER
+            for host, weight in ((unit.primary, 2), *((s, 1) for s in unit.standbys)):
+                if host in work:
+                    work[host] += weight
+        return min(free, key=lambda host: (work[host], host), default=None)
 
-        return min(free, key=load, default=None)
+    def _neighbours(self, name: str) -> set[str]:
+        """The units that read from this one, or that it reads from."""
+        unit_of, found = self.topology.unit_of, set()
+        for stage in self.topology.stages.values():
+            for stream in stage.inputs:
+                pair = {unit_of[stage.name], unit_of[stream]}
+                if name in pair:
+                    found |= pair
+        return found - {name}
 
     def _publish(self, changes: Mapping[str, UnitPlan]) -> list[Effect]:
         order = self.topology.units
         merged = {**self.plan.units, **changes}
         self.plan = Plan(serial=self.plan.serial + 1, units={name: merged[name] for name in order if name in merged})
         return [Publish(self.plan)]
+
+
+def _anew(shape: UnitShape) -> str:
+    """What a copy without any state starts from."""
+    return "replay" if shape.policy.recovery == "replay" else "newest"

@@ -1,9 +1,9 @@
 """Positions of one output queue: what was produced, what each consumer took and acknowledged, what may go.
 
 The queue holds epoch numbers only; the driver keeps the payloads and drops those the queue has trimmed.
-Consumers pull: a request for epoch *e* says that everything before *e* has arrived, so an epoch can neither be
-delivered twice nor out of order. Acks say that the consumer will never ask for an epoch again, whatever single
-thing fails (Gu et al. 2009, Section 3.1: received, processed and checkpointed).
+Consumers pull: a request for epoch *e* says that everything before *e* has arrived (a level-0 acknowledgement), so an
+epoch can neither be delivered twice nor out of order. A final ack says that the consumer will never ask for an epoch
+again, whatever fails that it is protected against (Gu et al. 2009, Section 3.1: received, processed and checkpointed).
 
 Invariant: ``trimmed == min(acked) <= min(received)`` and ``first <= next``. After a takeover consumers may have
 acknowledged epochs that are only being produced again, so ``trimmed`` may lie beyond ``next``.
@@ -12,19 +12,41 @@ acknowledged epochs that are only being produced again, so ``trimmed`` may lie b
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from understudy.core.acks import FINAL
 
 
-@dataclass
+@dataclass(slots=True)
 class Progress:
     """How far one consumer is."""
 
     received: int
     acked: int
+    levels: dict[int, int] = field(default_factory=dict)
+    """What it acknowledged at levels below the final one."""
+    near: bool = False
+    """It is on the producer's own host, and fails together with it: that it has an epoch keeps nothing safe, only what
+    it passes on does."""
+    generation: int = 0
+    """The newest generation of the consumer that has spoken. Where it begins depends on what the queue held then, so
+    nothing that an older one still says may change that."""
+
+    def at(self, level: int) -> int:
+        """What it has acknowledged at ``level``. A consumer that does not speak a level needs all that it has not
+        finally acknowledged."""
+        if level == FINAL:
+            return self.acked
+        known = self.levels.get(level)
+        if known is None and level == 0 and not self.near:
+            known = self.received
+        return self.acked if known is None else max(known, self.acked)
 
 
 class OutputQueue:
     """Call ``append`` once per epoch in order, ``request`` when a consumer asks, ``ack`` when it acknowledges."""
+
+    __slots__ = ("_trimmed", "first", "next", "progress")
 
     def __init__(self, consumers: Iterable[str], *, start: int = 0) -> None:
         self.next = start
@@ -33,6 +55,7 @@ class OutputQueue:
         """The oldest epoch this queue can serve. Below it lie epochs that were trimmed, or that a predecessor
         without protection took with it."""
         self.progress = {name: Progress(received=start - 1, acked=start - 1) for name in consumers}
+        self._trimmed = start - 1
 
     def append(self, epoch: int) -> bool:
         """Note that ``epoch`` was produced. True when somebody may still want it; False when every consumer has
@@ -45,30 +68,60 @@ class OutputQueue:
             return False
         return True
 
+    def hears(self, consumer: str, generation: int, *, near: bool) -> bool:
+        """Somebody speaks for ``consumer``, from the producer's own host or not. False when a newer generation of it
+        has spoken before: then nothing of what this one says counts."""
+        progress = self.progress[consumer]
+        if generation < progress.generation:
+            return False
+        if generation > progress.generation:
+            # What its predecessor had, and passed on, is gone with it.
+            progress.generation, progress.received, progress.levels = generation, progress.acked, {}
+        progress.near = near
+        return True
+
     def request(self, consumer: str, epoch: int) -> bool:
         """A consumer wants ``epoch`` and has everything before it. True when it can be served now."""
         progress = self.progress[consumer]
         progress.received = max(progress.received, epoch - 1)
         return epoch < self.next
 
-    def ack(self, consumer: str, epoch: int) -> int | None:
-        """A consumer will never need epochs up to ``epoch`` again. Returns the new trim point when it moved."""
-        before = self.trimmed
+    def ack(self, consumer: str, epoch: int, level: int = FINAL) -> int | None:
+        """A consumer acknowledges ``epoch``; finally, that is, unless another level is given. Returns the new trim
+        point when it moved."""
         progress = self.progress[consumer]
-        progress.acked = max(progress.acked, epoch)
-        progress.received = max(progress.received, epoch)
-        after = self.trimmed
-        if after == before:
+        if level != FINAL:
+            progress.levels[level] = max(progress.levels.get(level, -1), epoch)
             return None
+        if epoch <= progress.acked:
+            return None
+        progress.acked = epoch
+        if epoch > progress.received:
+            progress.received = epoch
+        after = epoch
+        for other in self.progress.values():
+            if other.acked < after:
+                after = other.acked
+        if after == self._trimmed:
+            return None
+        self._trimmed = after
         self.first = max(self.first, min(after + 1, self.next))
         return after
+
+    def bound(self, level: int) -> int:
+        """The newest epoch that every consumer has acknowledged at ``level``."""
+        return min((p.at(level) for p in self.progress.values()), default=self.next - 1)
 
     @property
     def trimmed(self) -> int:
         """The newest epoch that nobody needs any more. A stream without consumers needs nothing kept."""
-        return min((p.acked for p in self.progress.values()), default=self.next - 1)
+        return self._trimmed if self.progress else self.next - 1
 
     @property
     def ahead(self) -> int:
         """Epochs produced that the slowest consumer has not taken yet: the measure of back-pressure."""
-        return self.next - 1 - min((p.received for p in self.progress.values()), default=self.next - 1)
+        slowest = self.next - 1
+        for progress in self.progress.values():
+            if progress.received < slowest:
+                slowest = progress.received
+        return self.next - 1 - slowest

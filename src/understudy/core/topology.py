@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from understudy.core.policies.base import Policy, StageRole
+
 
 @dataclass(frozen=True)
 class StageShape:
@@ -22,10 +24,14 @@ class UnitShape:
 
     name: str
     stages: tuple[str, ...]
-    protected: bool
+    policy: Policy
     primary: str | None = None
     """Host asked for by the user, if any."""
     standby: str | None = None
+
+    @property
+    def protected(self) -> bool:
+        return self.policy.protected
 
 
 class CycleError(ValueError):
@@ -62,6 +68,14 @@ class Topology:
     def is_last(self, stage: str) -> bool:
         """True when only sinks (or nobody) read the stage's stream: its checkpoints go by timer and start a sweep."""
         return not any(stage in s.inputs for s in self.stages.values())
+
+
+    def roles(self, unit: str, start: Mapping[str, int]) -> list[StageRole]:
+        """The stages of a unit as its protection sees them, each at the epoch that ``start`` names."""
+        return [
+            StageRole(name, start[name], self.stages[name].inputs, self.is_last(name))
+            for name in self.units[unit].stages
+        ]
 
 
 def topological_order(inputs: Mapping[str, Iterable[str]]) -> list[str]:

@@ -21,6 +21,8 @@ import pyarrow.flight as flight
 
 from understudy.core import detection, failover
 from understudy.core.failover import Failover, Plan, UnitPlan
+from understudy.core.policies import PassiveStandby, none
+from understudy.core.topology import Topology
 from understudy.errors import HostsUnavailable, JobError, SetupError, StageFailed, UnderstudyError
 from understudy.job import Job, load
 from understudy.runtime import wire
@@ -75,10 +77,13 @@ class Coordinator:
         if config.options.get("reference"):
             self.job.as_reference(Path(config.options["reference"]))
         self.topology = self.job.topology()
+        _require_supported(self.topology)
         self.journal = Journal(config.folder / "journal.json")
         self.events: list[dict[str, Any]] = []
         self.hosts: dict[str, str] = {}
         self.pids: dict[str, int] = {}
+        self.processes: dict[str, str] = {}
+        """Host -> which process of it this is. A plan is for one process: another would have to begin anew."""
         self.failure: UnderstudyError | None = None
         self.go: int = 0
         """How many epochs sources may cut: none until every stage runs, then ``UNLIMITED``; a drill opens with a few
@@ -91,7 +96,7 @@ class Coordinator:
         self.started: dict[str, int] = {}
         """Stage -> generation whose query is running."""
         self.armed: dict[str, int] = {}
-        self._ready: set[tuple[str, int, str, str]] = set()
+        self._ready: set[tuple[str, int, str, int, str]] = set()
         self._holds: dict[str, dict[str, int]] = {}
         self._spent: dict[str, dict[str, int]] = {}
         """Address -> bytes by category when last asked, so that a host that died since still counts."""
@@ -131,7 +136,7 @@ class Coordinator:
             return False
         with self.changed:
             self.failover.adopt(_plan(journal))
-            self.hosts, self.pids = journal["hosts"], journal["pids"]
+            self.hosts, self.pids, self.processes = journal["hosts"], journal["pids"], journal["processes"]
             self._ident = journal["ident"]
             self._begun = self._accepting = True
             self.go = UNLIMITED
@@ -218,7 +223,7 @@ class Coordinator:
             plan = self.failover.plan.units[unit]
             if self.topology.stages[stage].inputs and plan.standby and self.armed.get(stage) != plan.generation:
                 return False
-        return all(p.ready for u, p in self.failover.plan.units.items() if p.standby)
+        return all(p.ready == p.standbys for p in self.failover.plan.units.values())
 
     def drain(self, timeout_s: float = 60.0) -> bool:
         """Let everything in flight finish and take the last checkpoints. True when it all was done in time."""
@@ -250,9 +255,12 @@ class Coordinator:
         with self.changed:
             if not self._accepting:
                 return {"refused": "later"}
-            if host in self._watching and self.hosts.get(host) == address:
+            if host in self._watching and self.processes.get(host) == header["process"]:
                 return {}
-            same = self.hosts.get(host) == address and self._begun
+            same = self.processes.get(host) == header["process"] and self._begun
+            if host in self._watching and not same and self.hosts.get(host) == address:
+                return {"refused": "later"}  # its predecessor's connection has not been seen to break yet
+            self.processes[host] = header["process"]
             self.hosts[host] = address
             self.pids[host] = header["pid"]
             self._holds[host] = header["holds"]
@@ -331,7 +339,11 @@ class Coordinator:
         for effect in effects:
             if isinstance(effect, detection.Failed):
                 self._handle(failover.HostLost(effect.host, effect.reason))
-            elif isinstance(effect, detection.Returned) and effect.host not in self.failover.alive:
+            elif isinstance(effect, detection.Missed):
+                self._handle(failover.HostSuspected(effect.host))
+            elif effect.host in self.failover.alive:
+                self._handle(failover.HostCleared(effect.host))
+            else:
                 self.say("returned", f"{effect.host} answers again", host=effect.host)
                 self._handle(failover.HostJoined(effect.host, returned=True))
 
@@ -364,7 +376,8 @@ class Coordinator:
         }
         for host in self.failover.alive:
             if only in (None, host):
-                self._pool.submit(self._send_plan, self._peer(self.hosts[host]), header)
+                message = {**header, "process": self.processes[host]}
+                self._pool.submit(self._send_plan, self._peer(self.hosts[host]), message)
 
     def _send_plan(self, peer: wire.Peer, header: dict[str, Any]) -> None:
         try:
@@ -379,6 +392,7 @@ class Coordinator:
                 "plan": {"serial": plan.serial, "units": {n: asdict(u) for n, u in plan.units.items()}},
                 "hosts": self.hosts,
                 "pids": self.pids,
+                "processes": self.processes,
                 "state": state,
                 "ident": self._ident,
                 "address": self.address,
@@ -390,13 +404,14 @@ class Coordinator:
         generation, host = header.get("generation", 0), header["host"]
         with self.changed:
             if kind == "standby-ready":
-                standby = header["standby"]
-                self._ready.add((unit, generation, standby, stage))
-                if all((unit, generation, standby, s) in self._ready for s in self.topology.units[unit].stages):
-                    self._handle(failover.StandbyReady(unit, generation, standby))
+                about = (unit, generation, header["standby"], header["since"])
+                self._ready.add((*about, stage))
+                if all((*about, s) in self._ready for s in self.topology.units[unit].stages):
+                    self._handle(failover.StandbyReady(*about))
                     self._maybe_go()
             elif kind == "standby-unusable":
-                self._handle(failover.StandbyUnusable(unit, generation, header["standby"], header["cause"]))
+                about = (unit, generation, header["standby"], header["since"])
+                self._handle(failover.StandbyUnusable(*about, header["cause"]))
             elif kind == "threw":
                 self._handle(failover.StageThrew(unit, generation, stage, header["epoch"], header["cause"]))
             elif kind == "resumed":
@@ -504,6 +519,21 @@ class Coordinator:
             return self._peers[address]
 
 
+def _require_supported(topology: Topology) -> None:
+    """Some policies exist in the simulator only; better to say so than to protect less than was asked for."""
+    for unit in topology.units.values():
+        if unit.policy not in (none, PassiveStandby(every=getattr(unit.policy, "every", 1))):
+            raise JobError(
+                f"unit {unit.name!r}: {unit.policy.describe()} does not run on Spark yet; use "
+                "us.PassiveStandby(checkpoint='sweeping') or us.none, or try it with understudy simulate"
+            )
+
+
 def _plan(journal: dict[str, Any]) -> Plan:
     plan = journal["plan"]
-    return Plan(serial=plan["serial"], units={name: UnitPlan(**unit) for name, unit in plan["units"].items()})
+    lists = ("standbys", "ready", "since")
+    units = {
+        name: UnitPlan(**{k: tuple(v) if k in lists else v for k, v in unit.items()})
+        for name, unit in plan["units"].items()
+    }
+    return Plan(serial=plan["serial"], units=units)

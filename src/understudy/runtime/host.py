@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import traceback
+import uuid
 from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -82,6 +83,8 @@ class Host:
         self._spark: Any = None
         self._spark_error: str | None = None
         self._reports: deque[dict[str, Any]] = deque()
+        self._process = uuid.uuid4().hex
+        """Tells this process from an earlier one of the same name and address."""
         self._watched_at = time.monotonic()
         self._watchers = 0
         self._coordinator = wire.Peer(config.coordinator, config.token, self.meter, config.tls)
@@ -161,6 +164,7 @@ class Host:
                     "address": self.address,
                     "holds": self._holds(),
                     "pid": os.getpid(),
+                    "process": self._process,
                     "serial": self.serial,
                 }
                 try:
@@ -277,6 +281,8 @@ class Host:
             return {"refused": "job", "text": str(error), "exit_code": error.exit_code}
 
     def _on_plan(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
+        if header["process"] != self._process:
+            return {"refused": "stranger"}  # made for an earlier process, which was in the middle of what it says
         with self.changed:
             if header["serial"] < self.serial:
                 return {"refused": "stale"}
@@ -314,8 +320,9 @@ class Host:
             running = isinstance(mine, (PrimaryStage, SourceStage))
             if not running or mine.generation < generation:
                 self._become_primary(unit, stage, mine, generation, wanted["start"])
-            self.stages[stage].set_standby(wanted["standby"])
-        elif wanted["standby"] == self.name:
+            standby, since = next(zip(wanted["standbys"], wanted["since"], strict=True), (None, -1))
+            self.stages[stage].set_standby(standby, since, ready=standby in wanted["ready"])
+        elif self.name in wanted["standbys"]:
             keeps = isinstance(mine, (StandbyStage, StandbySource)) and mine.generation == generation
             if not keeps and wanted["primary"] is not None:
                 self._discard(stage, mine)
@@ -509,6 +516,8 @@ class Host:
             return wire.epoch_stream(wire.EMPTY, {"refused": "fenced"})
         if stream is None or request["consumer"] not in stream.queue.progress:
             return wire.epoch_stream(wire.EMPTY, {"refused": "elsewhere"})
+        if not stream.queue.hears(request["consumer"], request["generation"], near=False):
+            return wire.epoch_stream(wire.EMPTY, {"refused": "fenced"})
         stream.ack(request["consumer"], request["acked"])
         refusal, table = stream.take(request["consumer"], request["epoch"], POLL_S)
         if table is None:

@@ -74,6 +74,7 @@ class SourceStage:
         self._cursor = host.job.stages[name].source.open(log.entries)  # type: ignore[union-attr]
         self._replay: list[Entry] = host.replay.get(name, [])
         self._standby: str | None = None
+        self._since = -1
         self._standby_has: int | None = None
         self._held = False
         self._threads = [threading.Thread(target=self._run, name=f"source {name}", daemon=True)]
@@ -136,7 +137,7 @@ class SourceStage:
         """Bring the standby's log up to date before anyone sees the epoch. False when this source was fenced."""
         while not self.stopping:
             with self.host.changed:
-                standby, serial = self._standby, self.host.serial
+                standby, since, serial = self._standby, self._since, self.host.serial
                 has = self._standby_has
             if standby is None:
                 return True
@@ -163,6 +164,7 @@ class SourceStage:
                     stage=self.name,
                     generation=self.generation,
                     standby=standby,
+                    since=since,
                     cause=reply.header["text"],
                 )
             with self.host.changed:
@@ -171,7 +173,7 @@ class SourceStage:
                         lambda then=serial: self.stopping or self.host.serial != then, timeout=0.1
                     )
                     continue
-                if standby != self._standby:
+                if (standby, since) != (self._standby, self._since):
                     continue
                 self._standby_has = reply.header["has"]
                 up_to_date = self._standby_has == len(entries)
@@ -179,7 +181,12 @@ class SourceStage:
                 self._held = self._held or up_to_date
             if first:
                 self.host.report(
-                    "standby-ready", unit=self.unit, stage=self.name, generation=self.generation, standby=standby
+                    "standby-ready",
+                    unit=self.unit,
+                    stage=self.name,
+                    generation=self.generation,
+                    standby=standby,
+                    since=since,
                 )
             if up_to_date:
                 return True
@@ -191,10 +198,10 @@ class SourceStage:
     def on_trimmed(self, epoch: int) -> None:
         pass
 
-    def set_standby(self, standby: str | None) -> None:
+    def set_standby(self, standby: str | None, since: int, *, ready: bool) -> None:
         with self.host.changed:
-            if standby != self._standby:
-                self._standby, self._standby_has, self._held = standby, None, False
+            if (standby, since) != (self._standby, self._since):
+                self._standby, self._since, self._standby_has, self._held = standby, since, None, False
                 self.host.changed.notify_all()
         if standby is not None:
             threading.Thread(target=self._share, daemon=True).start()
@@ -248,7 +255,7 @@ class StandbySource:
         except OSError as error:
             return wire.refuse("disk", f"{error.strerror or error} on {self.host.name}")
 
-    def set_standby(self, standby: str | None) -> None:
+    def set_standby(self, standby: str | None, since: int, *, ready: bool) -> None:
         pass
 
     def stop(self) -> None:

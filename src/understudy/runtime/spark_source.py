@@ -27,8 +27,7 @@ class Preserver:
     def __init__(self, stage: SparkSourceStage) -> None:
         self.stage, self.host = stage, stage.host
         self._shipper = Shipper(stage)
-        self.pasted = stage.start_epoch
-        self.machine = self
+        self.newest = stage.start_epoch
 
     def start(self) -> None:
         pass
@@ -36,10 +35,10 @@ class Preserver:
     def handle(self, event: object) -> None:
         pass
 
-    def set_target(self, target: str) -> None:
+    def set_target(self, target: str, since: int) -> None:
         with self.host.changed:
-            if target != self._shipper.target:
-                self._shipper.aim(target)
+            if (target, since) != (self._shipper.target, self._shipper.since):
+                self._shipper.aim(target, since)
                 self.host.changed.notify_all()
 
     def drained(self) -> bool:
@@ -53,7 +52,7 @@ class Preserver:
                 serial = self.host.serial
             failure = self._shipper.ship(epoch, needed)
             if failure is None:
-                self.pasted = epoch
+                self.newest = epoch
                 return True
             if failure == "fenced":
                 self.stage.fence()

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from understudy.core import checkpointing as ck
+from understudy.core.acks import FINAL
+from understudy.core.policies import base
 from understudy.core.queue import OutputQueue
 from understudy.errors import JobError
-from understudy.policies import PassiveStandby
 from understudy.runtime import wire
 from understudy.runtime.checkpoints import CheckpointDamaged, CheckpointStore, Shipped, files_of_version
 from understudy.runtime.spark import first_line, root_cause
@@ -231,17 +231,14 @@ class PrimaryStage:
         self.output.owner = self
         self.protected = host.topology.units[unit].protected
         self.keeper = self._make_keeper()
-        self._unprotected = None if self.protected else ck.Unprotected(start=start_epoch)
         self.inlets = {s: Inlet(self, s) for s in self.inputs}
         self._query = query
         self._threads = [*self.inlets.values(), *(SinkWriter(self, s) for s in host.job.stages[name].sinks)]
-        if self.keeper:
-            self._threads.append(self.keeper)
+        self._threads.append(self.keeper)
         self._threads.append(threading.Thread(target=self._run_query, name=f"query {name}", daemon=True))
 
-    def _make_keeper(self) -> Keeper | None:
-        policy = self.host.job.policy(self.name)
-        return Keeper(self, policy.every_s) if isinstance(policy, PassiveStandby) else None
+    def _make_keeper(self) -> Keeper:
+        return Keeper(self)
 
     def start(self) -> None:
         for thread in self._threads:
@@ -285,8 +282,7 @@ class PrimaryStage:
                 self.host.trace(self.name, "committed", after)
                 for inlet in self.inlets.values():
                     self.host.payloads.drop(inlet.key, after)
-                if self.keeper:
-                    self.keeper.handle(ck.Committed(after))
+                self.keeper.handle(base.Committed(self.name, after))
                 self.host.changed.notify_all()
             if self.resumed_at is None:
                 self.resumed_at = time.time()
@@ -326,16 +322,10 @@ class PrimaryStage:
     # -- protocol ---------------------------------------------------------------------------------------------------
 
     def on_received(self) -> None:
-        if self._unprotected:
-            epoch = min(inlet.received for inlet in self.inlets.values())
-            for effect in self._unprotected.handle(ck.Received(epoch), time.monotonic()):
-                assert isinstance(effect, ck.AckUpstream)
-                self.acked = effect.epoch
-                threading.Thread(target=self.send_acks, daemon=True).start()
+        self.keeper.handle(base.Received(self.name, min(inlet.received for inlet in self.inlets.values())))
 
     def on_trimmed(self, epoch: int) -> None:
-        if self.keeper:
-            self.keeper.handle(ck.Trimmed(epoch))
+        self.keeper.handle(base.Acked(self.name, FINAL, epoch))
 
     def regenerate(self, epoch: int) -> pa.Table | None:
         """An epoch that this primary never had: lost, for a unit without protection; else never asked for."""
@@ -373,16 +363,20 @@ class PrimaryStage:
             self.host.report("fenced", stage=self.name, unit=self.unit, generation=self.generation)
             threading.Thread(target=self.stop, daemon=True).start()
 
-    def set_standby(self, standby: str | None) -> None:
-        if self.keeper:
-            self.keeper.set_target(standby or self.host.name)
+    def set_standby(self, standby: str | None, since: int, *, ready: bool) -> None:
+        if not self.protected:
+            return
+        self.keeper.set_target(standby or self.host.name, since)
+        if ready:
+            # Not before: until the coordinator knows of the standby's version, this host's own is what to go back to.
+            shutil.rmtree(self.folder / "self", ignore_errors=True)
 
     def drain(self, final: int) -> bool:
         """Stopping: take the last checkpoint. True once nothing is left to do."""
         with self.host.changed:
             if self.committed < final or (self.output.queue.trimmed < final and self.host.topology.is_last(self.name)):
                 return False
-            if self.keeper:
+            if self.protected:
                 return self.keeper.drained()
         if not (self.folder / "self" / "manifests" / f"{final}.json").exists():
             store = CheckpointStore(self.folder / "self", clear=True)
@@ -423,7 +417,7 @@ class PrimaryStage:
             "produced": queue.next - 1,
             "trimmed": queue.trimmed,
             "started": self.resumed_at is not None,
-            "checkpoint": self.keeper.machine.pasted if self.keeper else None,
+            "checkpoint": self.keeper.newest,
             "error": self.error,
         }
 
@@ -434,19 +428,20 @@ class Shipper:
     def __init__(self, stage: PrimaryStage) -> None:
         self.stage, self.host = stage, stage.host
         self.target: str | None = None
+        self.since = -1
         self.held = False
         """The present target has a whole version."""
         self._shipped = Shipped({})
         self._own: CheckpointStore | None = None
 
-    def aim(self, target: str) -> None:
-        self.target, self.held, self._shipped = target, False, Shipped({})
+    def aim(self, target: str, since: int) -> None:
+        self.target, self.since, self.held, self._shipped = target, since, False, Shipped({})
         self._own = CheckpointStore(self.stage.folder / "self") if target == self.host.name else None
 
     def ship(self, epoch: int, needed: dict[str, Path]) -> str | None:
         """Returns None when the version is safe at the target, else why not: ``fenced``, ``moved`` (another target
         was chosen meanwhile), ``disk: ...`` or another text."""
-        stage, target, shipped = self.stage, self.target, self._shipped
+        stage, target, since, shipped = self.stage, self.target, self.since, self._shipped
         assert target is not None
         failure: str | None = None
         try:
@@ -471,9 +466,14 @@ class Shipper:
                 self._shipped = Shipped({})
             first = failure is None and not self.held
             self.held = self.held or first
-        about = {"unit": stage.unit, "stage": stage.name, "generation": stage.generation, "standby": target}
+        about = {
+            "unit": stage.unit,
+            "stage": stage.name,
+            "generation": stage.generation,
+            "standby": target,
+            "since": since,
+        }
         if first and target != self.host.name:
-            shutil.rmtree(stage.folder / "self", ignore_errors=True)  # the standby's version is newer
             self.host.report("standby-ready", **about)
         if failure is not None and failure.startswith("disk"):
             self.host.report("standby-unusable", cause=failure, **about)
@@ -490,34 +490,42 @@ class Shipper:
 
 
 class Keeper(threading.Thread):
-    """Drives a stage's checkpointing machine: captures what it orders and acknowledges upstream."""
+    """Drives a stage's protection: captures what it orders and acknowledges upstream."""
 
-    def __init__(self, stage: PrimaryStage, every_s: float) -> None:
+    def __init__(self, stage: PrimaryStage) -> None:
         super().__init__(name=f"keeper {stage.name}", daemon=True)
         self.stage, self.host = stage, stage.host
-        last = stage.host.topology.is_last(stage.name)
-        self.machine = ck.Sweeping(start=stage.start_epoch, every_s=every_s, last=last)
+        topology = stage.host.topology
+        role = base.StageRole(stage.name, stage.start_epoch, tuple(stage.inputs), last=topology.is_last(stage.name))
+        self.machine = topology.units[stage.unit].policy.protect([role])
+        self.newest: int | None = None
+        """The newest checkpoint that is safe."""
         self._shipper = Shipper(stage)
-        self._effects: list[ck.Effect] = []
+        self._key = ""
+        """The present target as the machine knows it. A host that began anew is another one."""
+        self._draining = False
+        self._effects: list[base.Effect] = []
 
-    def handle(self, event: ck.Event) -> None:
+    def handle(self, event: base.Event) -> None:
         """Call with ``host.changed`` held."""
         self._effects += self.machine.handle(event, time.monotonic())
         self.host.changed.notify_all()
 
-    def set_target(self, target: str) -> None:
+    def set_target(self, target: str, since: int) -> None:
+        key = f"{target}#{since}"
         with self.host.changed:
-            if target != self._shipper.target:
-                self._shipper.aim(target)
-                self._effects = [e for e in self._effects if not isinstance(e, ck.Capture)]
-                self.handle(ck.StandbyChanged(present=True))
+            if key != self._key:
+                self._key = key
+                self._shipper.aim(target, since)
+                self._effects = [e for e in self._effects if not isinstance(e, base.Capture)]
+                self.handle(base.StandbysChanged((key,)))
 
     def drained(self) -> bool:
         """Take the last checkpoint; true once it is safe. Call with ``host.changed`` held."""
-        machine = self.machine
-        if not machine.draining:
-            self.handle(ck.Drain())
-        return not self._effects and not machine.in_flight and machine.captured >= machine.due and machine.holding
+        if not self._draining:
+            self._draining = True
+            self.handle(base.Drain())
+        return not self._effects and self.machine.safe()
 
     def run(self) -> None:
         while True:
@@ -526,26 +534,28 @@ class Keeper(threading.Thread):
                     deadline = self.machine.next_deadline()
                     left = None if deadline is None else deadline - time.monotonic()
                     if left is not None and left <= 0:
-                        self.handle(ck.Tick())
+                        self.handle(base.Tick())
                         continue
                     self.host.changed.wait(left)
                 if self.stage.stopping:
                     return
                 effect = self._effects.pop(0)
-            if isinstance(effect, ck.AckUpstream):
+            if isinstance(effect, base.AckUpstream):
                 self.stage.acked = max(self.stage.acked, effect.epoch)
                 self.stage.send_acks()
-            else:
-                self._capture(effect.epoch)
+            elif isinstance(effect, base.Capture):
+                self._capture(effect)
 
-    def _capture(self, epoch: int) -> None:
-        needed = files_of_version(self.stage.state, epoch - self.stage.base)
-        failure = self._shipper.ship(epoch, needed)
+    def _capture(self, order: base.Capture) -> None:
+        needed = files_of_version(self.stage.state, order.epoch - self.stage.base)
+        failure = self._shipper.ship(order.epoch, needed)
         if failure == "fenced":
             self.stage.fence()
         elif failure is None:
+            self.newest = order.epoch
             with self.host.changed:
-                self.handle(ck.Pasted(epoch))
+                self.handle(base.Pasted(order.stage, order.standby, order.epoch))
         elif failure != "moved":
             with self.host.changed:
-                self.handle(ck.CaptureFailed(lost_standby=failure.startswith("disk")))
+                lost = failure.startswith("disk")
+                self.handle(base.CaptureFailed(order.stage, order.standby, lost_standby=lost))

@@ -226,7 +226,7 @@ class StandbyStage:
         promoted = self.host.stages.get(self.name)
         return wire.refuse("stopped") if promoted is None or promoted is self else promoted.arm()
 
-    def set_standby(self, standby: str | None) -> None:
+    def set_standby(self, standby: str | None, since: int, *, ready: bool) -> None:
         pass
 
     def stop(self) -> None:

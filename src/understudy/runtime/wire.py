@@ -8,6 +8,7 @@ that has moved) come back as ``Reply.refused``, not as exceptions; anything else
 from __future__ import annotations
 
 import json
+import os
 import socket
 import struct
 import threading
@@ -16,6 +17,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any
+
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when gRPC is loaded; strangers at the door are no news
 
 import pyarrow as pa
 import pyarrow.flight as flight

@@ -1,0 +1,151 @@
+"""Active standby: every standby runs the unit too.
+
+A standby gets the primary's state once, with its output queue, and from then on takes the same input and processes it
+without sending (Hwang et al. 2003, Section 4.3). The primary acknowledges upstream what every copy has processed, and
+passes on what consumers acknowledged, so that the copies' queues stay as short as its own. Because two copies see the
+same epochs, the paper's mapping of trim messages through indicators is the identity here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
+
+from understudy.core.acks import FINAL
+from understudy.core.policies.base import (
+    Acked,
+    AckUpstream,
+    Capture,
+    CaptureFailed,
+    Committed,
+    Effect,
+    Event,
+    Pasted,
+    Policy,
+    Recovery,
+    StageRole,
+    StandbysChanged,
+    TrimStandby,
+    positive,
+)
+from understudy.core.policies.passive import RETRY_S
+
+Delivery = Literal["lazy", "eager"]
+
+
+@dataclass(frozen=True)
+class ActiveStandby(Policy):
+    """A second host runs the same unit on the same input; a crash costs its detection, or with ``delivery="eager"``,
+    where consumers take whichever copy is first, nothing at all. Costs the processing and the input once more for every
+    further copy; ``copies`` counts the primary too."""
+
+    kind: ClassVar[str] = "active standby"
+    copies: int = 2
+    delivery: Delivery = "lazy"
+
+    def __post_init__(self) -> None:
+        positive("copies", self.copies)
+        if self.copies < 2:
+            raise ValueError(f"copies={self.copies}: a standby needs at least 2; use us.none for a single one")
+        if self.delivery not in get_args(Delivery):
+            known = ", ".join(repr(d) for d in get_args(Delivery))
+            raise ValueError(f"delivery={self.delivery!r} is not known; use one of {known}")
+
+    @property
+    def recovery(self) -> Recovery:
+        return "standby"
+
+    @property
+    def backups(self) -> int:
+        return self.copies - 1
+
+    @property
+    def standby_runs(self) -> bool:
+        return True
+
+    @property
+    def eager(self) -> bool:
+        return self.delivery == "eager"
+
+    def describe(self) -> str:
+        several = f", {self.copies} copies" if self.copies > 2 else ""
+        return f"{self.kind}{', eager' if self.eager else ''}{several}"
+
+    def protect(self, stages: Iterable[StageRole]) -> Active:
+        return Active(stages)
+
+
+@dataclass
+class _Copy:
+    """Where one standby's copy of a stage is. None: it has not been given the state yet."""
+
+    position: int | None = None
+    in_flight: bool = False
+    retry_at: float | None = None
+
+
+class _Stage:
+    def __init__(self, role: StageRole) -> None:
+        self.name = role.name
+        self.committed = self.trimmed = self.acked = role.start
+        self.copies: dict[str, _Copy] = {}
+
+
+class Active:
+    """Invariant, per stage: ``acked <= position of every copy`` and ``acked <= committed``."""
+
+    def __init__(self, stages: Iterable[StageRole]) -> None:
+        self.stages = {role.name: _Stage(role) for role in stages}
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        if isinstance(event, Committed):
+            stage = self.stages[event.stage]
+            stage.committed = max(stage.committed, event.epoch)
+        elif isinstance(event, Acked):
+            stage = self.stages[event.stage]
+            if event.level == FINAL and event.epoch > stage.trimmed:
+                stage.trimmed = event.epoch
+                effects += [TrimStandby(stage.name, s, event.epoch) for s in stage.copies]
+        elif isinstance(event, Pasted):
+            copy = self.stages[event.stage].copies.get(event.standby)
+            if copy is not None:
+                copy.in_flight = False
+                copy.position = event.epoch if copy.position is None else max(copy.position, event.epoch)
+        elif isinstance(event, CaptureFailed):
+            copy = self.stages[event.stage].copies.get(event.standby)
+            if copy is not None:
+                copy.in_flight, copy.position, copy.retry_at = False, None, now + RETRY_S
+        elif isinstance(event, StandbysChanged):
+            for stage in self.stages.values():
+                stage.copies = {s: stage.copies.get(s) or _Copy() for s in event.standbys}
+        return effects + [e for stage in self.stages.values() for e in (*self._ack(stage), *self._give(stage, now))]
+
+    def _ack(self, stage: _Stage) -> list[Effect]:
+        positions = [-1 if c.position is None else c.position for c in stage.copies.values()]
+        safe = min([stage.committed, *positions]) if positions else min(stage.committed, stage.trimmed)
+        if safe <= stage.acked:
+            return []
+        stage.acked = safe
+        return [AckUpstream(stage.name, safe)]
+
+    def _give(self, stage: _Stage, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        for standby, copy in stage.copies.items():
+            if copy.position is None and not copy.in_flight and (copy.retry_at is None or now >= copy.retry_at):
+                copy.in_flight = True
+                effects.append(Capture(stage.name, standby, stage.committed, queue=True))
+        return effects
+
+    def safe(self) -> bool:
+        return all(c.position is not None for s in self.stages.values() for c in s.copies.values())
+
+    def next_deadline(self) -> float | None:
+        waits = [
+            copy.retry_at
+            for stage in self.stages.values()
+            for copy in stage.copies.values()
+            if copy.position is None and not copy.in_flight and copy.retry_at is not None
+        ]
+        return min(waits, default=None)

@@ -1,0 +1,235 @@
+"""What every policy is made of: plain data for the user, traits for placement, and a machine for each running unit.
+
+A policy is a frozen dataclass that the user picks. Its *traits* tell ``core.failover`` who takes over after a crash
+and the hosts what a standby does meanwhile. Its *protection* is a machine, one per running unit, that is told what
+happened (events are facts) and answers with what to do (effects are orders): what to capture, and what may be
+acknowledged upstream. Nothing may be acknowledged before what can rebuild it is safe.
+
+Acknowledgements have levels (Hwang et al. 2003, Section 4.4). Level 0 says *received* and needs no message: asking
+for epoch *e* says it for everything before *e*. ``FINAL`` says *never needed again*, and is what a queue is trimmed
+by. Levels between exist for upstream backup with K > 1 only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Protocol
+
+from understudy.core.acks import FINAL
+
+Recovery = Literal["gap", "standby", "replay"]
+"""Who takes over: a fresh copy that lost everything, a standby that holds the state, or a fresh copy that rebuilds the
+state from what its producers kept."""
+
+
+# -- events -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """Every input has delivered ``epoch`` to the stage."""
+
+    stage: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The stage has processed ``epoch``. ``needs`` names, per input, the oldest epoch from which the state after it
+    can be rebuilt (Hwang et al. 2003: the indicators); empty where the policy does not ask for them."""
+
+    stage: str
+    epoch: int
+    needs: Mapping[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Acked:
+    """All consumers of the stage's stream have acknowledged ``epoch`` at ``level``; FINAL means it was trimmed."""
+
+    stage: str
+    level: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pasted:
+    """A standby's copy of the stage is at ``epoch``: a checkpoint is safely on its disk, or it has processed it."""
+
+    stage: str
+    standby: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureFailed:
+    """The capture or its transport failed; ``lost_standby`` when the standby itself is unusable."""
+
+    stage: str
+    standby: str
+    lost_standby: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """The stage has finished what it was at and starts nothing new."""
+
+    stage: str
+
+
+@dataclass(frozen=True, slots=True)
+class StandbysChanged:
+    """These are the standbys now. One that was not there before holds nothing."""
+
+    standbys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Of the stage's inputs, these come from the stage's own host, and their producers fail together with it."""
+
+    stage: str
+    near: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A deadline has passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """The job is stopping: checkpoint whatever is left without waiting for a timer."""
+
+
+Event = Received | Committed | Acked | Pasted | CaptureFailed | Paused | Placed | StandbysChanged | Tick | Drain
+
+
+# -- effects ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """Bring the stage's state after ``epoch`` to ``standby``; with ``queue``, also its untrimmed output up to it."""
+
+    stage: str
+    standby: str
+    epoch: int
+    queue: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AckUpstream:
+    """Tell the producer of ``input`` (of every input when None) that this stage is done with ``epoch``."""
+
+    stage: str
+    epoch: int
+    level: int = FINAL
+    input: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrimStandby:
+    """Tell a running standby that all consumers are done with ``epoch`` of the stage's stream."""
+
+    stage: str
+    standby: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    stage: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    stage: str
+
+
+Effect = Capture | AckUpstream | TrimStandby | Pause | Resume
+
+
+# -- the interface ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StageRole:
+    """One stage of a unit, as its protection sees it. ``start`` is the epoch that its state is at."""
+
+    name: str
+    start: int
+    inputs: tuple[str, ...] = ()
+    last: bool = True
+    """Only sinks read its stream."""
+
+
+class Protection(Protocol):
+    """What a policy does for one running unit."""
+
+    def handle(self, event: Event, now: float) -> list[Effect]: ...
+
+    def next_deadline(self) -> float | None: ...
+
+    def safe(self) -> bool:
+        """Nothing is left to be made safe. A drain waits for this."""
+        ...
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Base of all policies. Adding one means adding a file beside this one and its name in ``__init__``."""
+
+    kind: ClassVar[str] = ""
+
+    @property
+    def recovery(self) -> Recovery:
+        return "gap"
+
+    @property
+    def protected(self) -> bool:
+        return self.recovery != "gap"
+
+    @property
+    def backups(self) -> int:
+        """How many hosts hold the unit besides its primary."""
+        return 0
+
+    @property
+    def tolerates(self) -> int:
+        """How many hosts may fail at once without losing anything of this unit."""
+        return self.backups
+
+    @property
+    def standby_runs(self) -> bool:
+        """A standby processes everything as the primary does, without sending."""
+        return False
+
+    @property
+    def eager(self) -> bool:
+        """Consumers ask every copy and take whichever answers first."""
+        return False
+
+    @property
+    def rises(self) -> bool:
+        """A standby starts to run as soon as its primary is suspected, and stands down when it answers."""
+        return False
+
+    @property
+    def levels(self) -> int:
+        """The highest level of acknowledgements that this policy's units pass on."""
+        return 1
+
+    def describe(self) -> str:
+        return self.kind
+
+    def protect(self, stages: Iterable[StageRole]) -> Protection:
+        """The machine for one running unit of these stages."""
+        raise NotImplementedError
+
+
+def positive(what: str, value: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{what}={value!r} must be a whole number of at least 1")
+    return value

@@ -1,0 +1,39 @@
+"""No protection: gap recovery."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from understudy.core.policies.base import AckUpstream, Effect, Event, Policy, Received, StageRole
+
+
+@dataclass(frozen=True)
+class NoProtection(Policy):
+    """Gap recovery: nothing is kept. After a crash the unit starts anew at the newest epoch; rows in between are
+    lost and their epochs become empty ones."""
+
+    kind: ClassVar[str] = "none"
+
+    def protect(self, stages: Iterable[StageRole]) -> Unprotected:
+        return Unprotected(stages)
+
+
+class Unprotected:
+    """Acknowledge on receipt, keep nothing."""
+
+    def __init__(self, stages: Iterable[StageRole]) -> None:
+        self.acked = {stage.name: stage.start for stage in stages}
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        if isinstance(event, Received) and event.epoch > self.acked[event.stage]:
+            self.acked[event.stage] = event.epoch
+            return [AckUpstream(event.stage, event.epoch)]
+        return []
+
+    def next_deadline(self) -> float | None:
+        return None
+
+    def safe(self) -> bool:
+        return True

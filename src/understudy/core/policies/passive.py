@@ -1,0 +1,315 @@
+"""Passive standby: one or more hosts hold the unit's last checkpoints.
+
+Three ways to time checkpoints (Gu et al. 2009, Section 3.1). *Sweeping*: the last stage by a timer, every other stage
+as soon as its output queue was trimmed. Because a stage turns epoch *e* into epoch *e*, a checkpoint can be taken *at
+the trim point itself*: the state after the newest epoch that all consumers have acknowledged. Such a checkpoint needs
+no output queue at all, and a sweep carries one epoch number from sink to source. *Individual*: every stage by a timer
+of its own, with its output queue. *Synchronous*: a timer for the unit; all its stages are paused, captured with their
+queues, and go on when everything is safe.
+
+A store may lose any one version to a damaged disk, so a stage acknowledges upstream only what the *older* of the last
+two versions covers at every standby: whichever of them is restored, its input is still there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
+
+from understudy.core.acks import FINAL
+from understudy.core.policies.base import (
+    Acked,
+    AckUpstream,
+    Capture,
+    CaptureFailed,
+    Committed,
+    Drain,
+    Effect,
+    Event,
+    Pasted,
+    Pause,
+    Paused,
+    Policy,
+    Protection,
+    Received,
+    Recovery,
+    Resume,
+    StageRole,
+    StandbysChanged,
+    positive,
+)
+from understudy.durations import seconds
+
+Timing = Literal["sweeping", "individual", "synchronous"]
+RETRY_S = 1.0
+"""Pause after a failed capture. Shorter hammers a full disk; longer leaves the unit unprotected longer."""
+
+
+@dataclass(frozen=True)
+class PassiveStandby(Policy):
+    """A second host holds the state and an armed query; a crash costs about one micro-batch and loses nothing.
+
+    ``checkpoint="sweeping"``: the last stage is checkpointed by a timer, every other stage right after its
+    consumers' checkpoints let it trim its output queue, so that checkpoints sweep from sink to source and carry
+    no queue at all (Gu et al. 2009, Section 3.1). ``"individual"`` and ``"synchronous"`` are the paper's two others.
+    ``standbys``: on how many hosts the state is kept; as many may fail at once.
+    """
+
+    kind: ClassVar[str] = "passive standby"
+    checkpoint: Timing = "sweeping"
+    every: str | float = "500ms"
+    standbys: int = 1
+
+    def __post_init__(self) -> None:
+        if self.checkpoint not in get_args(Timing):
+            known = ", ".join(repr(t) for t in get_args(Timing))
+            raise ValueError(f"checkpoint={self.checkpoint!r} is not known; use one of {known}")
+        seconds(self.every, what="every")
+        positive("standbys", self.standbys)
+
+    @property
+    def recovery(self) -> Recovery:
+        return "standby"
+
+    @property
+    def backups(self) -> int:
+        return self.standbys
+
+    @property
+    def every_s(self) -> float:
+        return seconds(self.every, what="every")
+
+    def describe(self) -> str:
+        several = f" on {self.standbys} hosts" if self.standbys > 1 else ""
+        return f"{self.kind}, {self.checkpoint} every {self.every}{several}"
+
+    def protect(self, stages: Iterable[StageRole]) -> Protection:
+        if self.checkpoint == "synchronous":
+            return Synchronous(stages, every_s=self.every_s)
+        return Separate(stages, every_s=self.every_s, sweeping=self.checkpoint == "sweeping")
+
+
+@dataclass
+class Version:
+    """What one standby has of one stage. ``older <= newest <= captured``."""
+
+    captured: int
+    newest: int | None = None
+    older: int | None = None
+    in_flight: bool = False
+    lost: bool = False
+    """The standby cannot store. What it has still counts until the plan names another: nothing may be acknowledged that
+    somebody might yet be told to go back to."""
+    timer_at: float | None = None
+    retry_at: float | None = None
+
+    def pasted(self, epoch: int) -> None:
+        self.in_flight = False
+        if self.newest is None or epoch > self.newest:
+            self.older, self.newest = self.newest, epoch
+        elif self.older is None and epoch == self.newest:
+            self.older = epoch  # the same version once more: now there are two of it
+
+    def failed(self, now: float) -> None:
+        self.in_flight = False
+        self.captured = -1 if self.newest is None else self.newest
+        self.timer_at, self.retry_at = None, now + RETRY_S
+
+
+class StageVersions:
+    """One stage's checkpoints at all its standbys.
+
+    Invariant: ``acked <= older version at every standby <= captured <= due``; without a standby ``acked == due``, the
+    trim point, because going on unprotected beats filling every queue upstream.
+    """
+
+    def __init__(self, role: StageRole, *, every_s: float, sweeping: bool) -> None:
+        self.name, self.every_s, self.sweeping = role.name, every_s, sweeping
+        self.timed = role.last or not sweeping
+        self.committed = self.trimmed = self.acked = role.start
+        self.due = role.start
+        """The newest version that could be captured."""
+        self.at: dict[str, Version] = {}
+        self.draining = False
+
+    def advance(self, *, committed: int | None = None, trimmed: int | None = None) -> None:
+        if committed is not None and committed > self.committed:
+            self.committed = committed
+        if trimmed is not None and trimmed > self.trimmed:
+            self.trimmed = trimmed
+        self.due = min(self.committed, self.trimmed) if self.sweeping else self.committed
+
+    def set_standbys(self, standbys: tuple[str, ...]) -> None:
+        self.at = {s: self.at.get(s) or Version(captured=-1) for s in standbys}
+
+    def acks(self) -> list[Effect]:
+        """Acknowledge what became safe."""
+        safe = min(self.committed, self.trimmed)
+        if self.at:
+            for version in self.at.values():
+                if version.older is None or version.older <= self.acked:
+                    return []
+            safe = min(version.older or 0 for version in self.at.values())
+        if safe <= self.acked:
+            return []
+        self.acked = safe
+        return [AckUpstream(self.name, safe)]
+
+    def captures(self, now: float, *, timed: bool = True) -> list[Effect]:
+        """Capture wherever something is due; ``timed=False`` when somebody else keeps the time."""
+        effects: list[Effect] = []
+        for standby, version in self.at.items():
+            if not self._behind(version):
+                continue
+            wait_until = self._wait_until(version, timed)
+            if wait_until is None or now >= wait_until:
+                version.captured, version.in_flight, version.retry_at = self.due, True, None
+                version.timer_at = now + self.every_s if self.timed else None
+                effects.append(Capture(self.name, standby, self.due, queue=not self.sweeping))
+        return effects
+
+    def _behind(self, version: Version) -> bool:
+        """A version could be captured that the standby lacks, or it has none at all."""
+        free = not version.in_flight and not version.lost
+        return free and (self.due > version.captured or version.newest is None)
+
+    def _wait_until(self, version: Version, timed: bool = True) -> float | None:
+        """The timer paces a timed stage, except that a drain or an empty standby does not wait for it; after a
+        failure everybody waits."""
+        free = not timed or self.draining or version.newest is None
+        timer_at = None if free else version.timer_at
+        return _later(timer_at, version.retry_at)
+
+    def next_deadline(self) -> float | None:
+        deadline: float | None = None
+        for version in self.at.values():
+            if self._behind(version):
+                deadline = _sooner(deadline, self._wait_until(version))
+        return deadline
+
+    def safe(self) -> bool:
+        """Every standby has the newest version, and nothing is under way."""
+        return all(
+            v.lost or (not v.in_flight and v.newest is not None and v.captured >= self.due) for v in self.at.values()
+        )
+
+
+class _Versions:
+    """What both timings share: the events that change a stage's versions."""
+
+    def __init__(self, stages: Iterable[StageRole], *, every_s: float, sweeping: bool) -> None:
+        self.stages = {role.name: StageVersions(role, every_s=every_s, sweeping=sweeping) for role in stages}
+
+    def _note(self, event: Event, now: float) -> None:
+        if isinstance(event, Committed):
+            self.stages[event.stage].advance(committed=event.epoch)
+        elif isinstance(event, Acked):
+            if event.level == FINAL:
+                self.stages[event.stage].advance(trimmed=event.epoch)
+        elif isinstance(event, Pasted):
+            version = self.stages[event.stage].at.get(event.standby)
+            if version is not None:
+                version.pasted(event.epoch)
+        elif isinstance(event, CaptureFailed):
+            version = self.stages[event.stage].at.get(event.standby)
+            if version is not None:
+                version.failed(now)
+                version.lost = event.lost_standby
+        elif isinstance(event, StandbysChanged):
+            for stage in self.stages.values():
+                stage.set_standbys(event.standbys)
+        elif isinstance(event, Drain):
+            for stage in self.stages.values():
+                stage.draining = True
+
+    def safe(self) -> bool:
+        """Nothing is left to capture. A drain waits for this."""
+        return all(stage.safe() for stage in self.stages.values())
+
+
+class Separate(_Versions):
+    """Sweeping and individual: every stage is captured on its own."""
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        if isinstance(event, (Received, Paused)):
+            return []
+        self._note(event, now)
+        one = getattr(event, "stage", None)
+        if one is not None:
+            stage = self.stages[one]
+            return stage.acks() + stage.captures(now)
+        return [effect for stage in self.stages.values() for effect in (*stage.acks(), *stage.captures(now))]
+
+    def next_deadline(self) -> float | None:
+        deadline: float | None = None
+        for stage in self.stages.values():
+            deadline = _sooner(deadline, stage.next_deadline())
+        return deadline
+
+
+def _sooner(a: float | None, b: float | None) -> float | None:
+    return b if a is None else a if b is None else min(a, b)
+
+
+def _later(a: float | None, b: float | None) -> float | None:
+    return b if a is None else a if b is None else max(a, b)
+
+
+class Synchronous(_Versions):
+    """Pause all, capture all, go on when all is safe (Gu et al. 2009, Section 3.1: the controller's protocol).
+
+    Phases: *running* until the timer; *pausing* until every stage has paused; *capturing* until every standby has
+    every stage, or something failed.
+    """
+
+    def __init__(self, stages: Iterable[StageRole], *, every_s: float) -> None:
+        super().__init__(stages, every_s=every_s, sweeping=False)
+        self.every_s = every_s
+        self.phase: Literal["running", "pausing", "capturing"] = "running"
+        self._paused: set[str] = set()
+        self._failed = False
+        self._round_at: float | None = None
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        if isinstance(event, Received):
+            return []
+        self._note(event, now)
+        if isinstance(event, Paused):
+            self._paused.add(event.stage)
+        elif isinstance(event, CaptureFailed) and event.standby in self.stages[event.stage].at:
+            self._failed = True
+        effects = [effect for stage in self.stages.values() for effect in stage.acks()]
+        return effects + self._advance(now)
+
+    def _advance(self, now: float) -> list[Effect]:
+        stages = self.stages.values()
+        if self.phase == "running":
+            due = self.next_deadline()
+            if due is None or now < due:
+                return []
+            self.phase, self._paused = "pausing", set()
+            return [Pause(stage.name) for stage in stages]
+        if self.phase == "pausing":
+            if len(self._paused) < len(self.stages):
+                return []
+            self.phase, self._failed = "capturing", False
+            captures = [effect for stage in stages for effect in stage.captures(now, timed=False)]
+            if captures:
+                return captures
+        if any(v.in_flight for stage in stages for v in stage.at.values()):
+            return []
+        self.phase = "running"
+        self._round_at = now + (RETRY_S if self._failed else self.every_s)
+        return [Resume(stage.name) for stage in stages]
+
+    def next_deadline(self) -> float | None:
+        """When the next round begins; None while one is under way or there is nothing to capture."""
+        stages = self.stages.values()
+        behind = any(stage._behind(v) for stage in stages for v in stage.at.values())
+        if self.phase != "running" or not behind:
+            return None
+        hurry = any((s.draining or v.newest is None) and not v.lost for s in stages for v in s.at.values())
+        if self._round_at is None or (hurry and not self._failed):
+            return float("-inf")
+        return self._round_at

@@ -1,0 +1,85 @@
+"""Judging a simulated story: the shared checkers on every sink, trim safety while it runs, liveness at its end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from understudy.sim.sources import SourceUnit
+from understudy.sim.units import Unit
+from understudy.verify.checkers import check_sink
+
+if TYPE_CHECKING:
+    from understudy.sim.nodes import World
+
+
+def judge(world: World) -> list[str]:
+    """All that is wrong with the story: what was seen on the way, what sinks have and what they lack."""
+    wrong = list(world.violations)
+    epochs = world.epochs
+    short = [name for name, cuts in world.cuts.items() if len(cuts) < epochs]
+    if short:
+        found = [len(world.cuts[s]) for s in short]
+        return [*wrong, f"no progress: {', '.join(short)} showed only {found} of {epochs} epochs"]
+    logs = {name: [cuts[e] for e in range(epochs)] for name, cuts in world.cuts.items()}
+    expected = world.job.expected(logs, epochs - 1)
+    for name, shape in world.topology.stages.items():
+        for sink in shape.sinks:
+            store = world.sinks[f"sink:{sink}"]
+            right = dict(enumerate(expected[name]))
+            wrong += [f"{sink}: {text}" for text in check_sink(store.written, expected=right)]
+    return wrong
+
+
+def undrained(world: World) -> list[str]:
+    """Queues that hold more than their last few epochs: two checkpoints' worth for every stage below."""
+    slack = 2 * len(world.topology.stages) + 6
+    found: list[str] = []
+    for host in world.hosts.values():
+        for unit in host.units.values():
+            if not unit.primary or unit.fenced:
+                continue
+            for stream, output in unit.outputs().items():
+                held = output.queue.next - 1 - output.queue.trimmed
+                if held > slack:
+                    found.append(f"no progress: {stream} on {host.name} still holds {held} epochs")
+    return found
+
+
+def watch_trims(world: World) -> None:
+    """From now on, complain when something is trimmed that a permitted failure would still need.
+
+    Checked for the failure of each consumer's primary: its ready standbys' oldest kept version, or their running copy,
+    must not need what is gone.
+    """
+
+    def on_trim(stream: str, epoch: int) -> None:
+        plan = world.coordinator.journalled.units
+        for consumer in world.topology.consumers(stream):
+            unit = world.topology.unit_of.get(consumer)
+            if unit is None or unit == world.topology.unit_of[stream]:
+                continue
+            policy = world.topology.units[unit].policy
+            if policy.recovery != "standby":
+                continue
+            for name in plan[unit].ready:
+                needed = _needs_after(world, name, unit, consumer)
+                if needed is not None and needed <= epoch:
+                    world.violate(
+                        f"{stream} was trimmed to {epoch}, but {consumer}'s standby {name} would need {needed}"
+                    )
+
+    world.on_trim = on_trim
+
+
+def _needs_after(world: World, host: str, unit: str, stage: str) -> int | None:
+    """The first input epoch that a standby would ask for; None when it is dead or not set up, so not counted on."""
+    node = world.hosts[host]
+    here = node.units.get(unit)
+    if not node.alive or here is None or here.primary or isinstance(here, SourceUnit):
+        return None
+    assert isinstance(here, Unit)
+    if here.policy.standby_runs:
+        copy = here.copies.get(stage)
+        return 0 if copy is None else copy.done + 1
+    versions = node.disk.versions.get(stage, [])
+    return min((v.epoch for v in versions), default=-1) + 1

@@ -1,0 +1,192 @@
+"""A running copy of one stage in virtual time: it asks for epochs, turns each into one of its own, and serves it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from understudy.core.acks import FINAL
+from understudy.core.policies import base
+from understudy.core.queue import OutputQueue
+from understudy.sim.model import EMPTY, State
+
+if TYPE_CHECKING:
+    from understudy.sim.units import Unit
+
+AHEAD_MAX = 2
+PREFETCH_MAX = 2
+"""As in the runtime: how far a producer may be ahead, and how much an input holds that has not been started on."""
+
+Reply = Callable[[str, str, int, int, str | None], None]
+
+
+class Output:
+    """The producing end of a stream: its queue, what is in it, and those who wait for what is not."""
+
+    __slots__ = ("lossy", "pending", "queue", "stream", "values")
+
+    def __init__(self, stream: str, consumers: tuple[str, ...], *, first: int, lossy: bool) -> None:
+        self.stream = stream
+        self.queue = OutputQueue(consumers, start=first)
+        self.values: dict[int, int] = {}
+        self.lossy = lossy
+        """Epochs from before this copy's time are gone for good, and served as empty ones."""
+        self.pending: dict[str, tuple[int, Reply]] = {}
+        """Who waits (a consumer, or a copy of one) -> for which epoch, and how to answer."""
+
+    def append(self, epoch: int, value: int) -> None:
+        if epoch < self.queue.next:
+            return
+        if self.queue.append(epoch):
+            self.values[epoch] = value
+        for who in [w for w, (wanted, _) in self.pending.items() if wanted <= epoch]:
+            wanted, reply = self.pending.pop(who)
+            self.serve(who, wanted, reply)
+
+    def serve(self, who: str, epoch: int, reply: Reply) -> None:
+        if epoch >= self.queue.next:
+            self.pending[who] = (epoch, reply)
+        elif epoch in self.values:
+            reply(who, self.stream, epoch, self.values[epoch], None)
+        elif self.lossy:
+            reply(who, self.stream, epoch, EMPTY, None)
+        else:
+            reply(who, self.stream, epoch, EMPTY, "gone")
+
+    def ack(self, consumer: str, epoch: int, level: int = FINAL) -> int | None:
+        trimmed = self.queue.ack(consumer, epoch, level)
+        if trimmed is not None:
+            for old in [e for e in self.values if e <= trimmed]:
+                del self.values[old]
+        return trimmed
+
+
+class Copy:
+    """One stage on one host. ``done`` is the epoch that its state is at."""
+
+    def __init__(
+        self, unit: Unit, name: str, *, done: int, state: State, first: int | None = None, output: tuple[int, ...] = ()
+    ) -> None:
+        """``first`` is the oldest epoch of its stream that this copy has or will make; ``output`` are those it has."""
+        self.unit, self.name, self.host, self.world = unit, name, unit.host, unit.world
+        topology = self.world.topology
+        shape = topology.stages[name]
+        self.inputs = shape.inputs
+        self.inside = frozenset(i for i in shape.inputs if i in unit.shape.stages)
+        self.done, self.state = done, state
+        self.received = dict.fromkeys(self.inputs, done)
+        self.read: dict[tuple[str, int], int] = {}
+        self.asked: dict[str, tuple[int, float]] = {}
+        """Input -> the epoch asked for, and when."""
+        self.acks: dict[str, dict[int, int]] = {i: {} for i in self.inputs}
+        self.history: dict[int, State] = {done: state}
+        """States after recent epochs, for checkpoints at the trim point."""
+        self.busy = self.paused = self.stopped = False
+        begin = done + 1 if first is None else first
+        lossy = not unit.policy.protected
+        self.output = Output(name, topology.consumers(name), first=begin, lossy=lossy)
+        for epoch, value in enumerate(output, begin):
+            self.output.append(epoch, value)
+        self.sinks: dict[str, int] = {}
+        """Sink -> the epoch that it is to be given next."""
+
+    # -- in -----------------------------------------------------------------------------------------------------------
+
+    def go(self) -> None:
+        if self.unit.primary:
+            for sink in (c for c in self.output.queue.progress if c in self.world.sinks):
+                if not self.world.sinks[sink].open(self.unit.generation):
+                    self.unit.fence()
+                    return
+                self.sinks[sink] = self.output.queue.first
+                self._write(sink)
+        for stream in self.inputs:
+            self.ask(stream)
+
+    def ask(self, stream: str, *, again: bool = False) -> None:
+        epoch = self.received[stream] + 1
+        if self.stopped or epoch > self.done + 1 + PREFETCH_MAX:
+            return
+        asked = self.asked.get(stream)
+        if asked is not None and asked[0] == epoch and not again:
+            return
+        self.asked[stream] = (epoch, self.host.now)
+        self.unit.send_request(self, stream, epoch)
+
+    def retry(self, before: float) -> None:
+        for stream in self.inputs:
+            asked = self.asked.get(stream)
+            if asked is None or asked[1] <= before:
+                self.ask(stream, again=True)
+
+    def deliver(self, stream: str, epoch: int, value: int) -> None:
+        if self.stopped or epoch != self.received[stream] + 1:
+            return
+        self.received[stream] = epoch
+        self.read[stream, epoch] = value
+        if self.unit.wants_received:
+            self.unit.note(base.Received(self.name, min(self.received.values())))
+        self.ask(stream)
+        self.try_run()
+
+    # -- work ---------------------------------------------------------------------------------------------------------
+
+    def try_run(self) -> None:
+        if self.busy or self.paused or self.stopped:
+            return
+        epoch = self.done + 1
+        for received in self.received.values():
+            if received < epoch:
+                return
+        if self.unit.primary and self.output.queue.ahead >= AHEAD_MAX:
+            return
+        self.busy = True
+        self.host.later(self.world.conditions.process_s, self._finish, epoch)
+
+    def _finish(self, epoch: int) -> None:
+        self.busy = False
+        if self.stopped:
+            return
+        job = self.world.job
+        values = [self.read.pop((stream, epoch)) for stream in self.inputs]
+        self.state, value = job.step(self.name, self.world.number[self.name], self.state, values)
+        self.done = epoch
+        self.history[epoch] = self.state
+        self.output.append(epoch, value)
+        self.unit.processed(self, epoch)
+        if self.stopped:
+            return
+        for sink in self.sinks:
+            self._write(sink)
+        if self.paused:
+            self.unit.note(base.Paused(self.name))
+        for stream in self.inputs:
+            self.ask(stream)
+        self.try_run()
+
+    def prune(self, trimmed: int) -> None:
+        """No checkpoint will be taken of states from before the trim point."""
+        keep = min(trimmed, self.done)
+        for old in [e for e in self.history if e < keep]:
+            del self.history[old]
+
+    # -- out ----------------------------------------------------------------------------------------------------------
+
+    def _write(self, sink: str) -> None:
+        epoch = self.sinks[sink]
+        if epoch in self.output.values:
+            self.sinks[sink] = epoch + 1
+            self.host.later(self.world.conditions.disk_s, self._written, sink, epoch, self.output.values[epoch])
+        elif epoch < self.output.queue.first:
+            self.sinks[sink] = self.output.queue.first
+            self._write(sink)
+
+    def _written(self, sink: str, epoch: int, value: int) -> None:
+        if self.stopped:
+            return
+        if not self.world.sinks[sink].write(epoch, value, self.unit.generation):
+            self.unit.fence()
+            return
+        self.output.queue.request(sink, epoch + 1)
+        self.unit.acked(self, sink, {FINAL: epoch})
+        self._write(sink)

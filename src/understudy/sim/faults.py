@@ -1,0 +1,198 @@
+"""What can go wrong, done to a world: each fault is injected at an instant and undone at another.
+
+A host's failure is *permitted* while the job is settled: everything placed, every standby ready, and every queue
+trimmed past what was produced before the last failure. More failures than the job's policies promise to survive before
+it has settled again are *beyond* the promise; a story that contains them is not held against the protocols.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from understudy.core import failover
+from understudy.sim.units import Unit
+
+if TYPE_CHECKING:
+    from understudy.sim.nodes import World
+
+KINDS = (
+    "kill", "power cut", "freeze", "partition", "isolation", "coordinator killed", "message loss", "late messages",
+    "slow host", "full disk", "damaged checkpoint", "several killed",
+)  # fmt: skip
+HARMLESS = ("coordinator killed", "message loss", "late messages", "slow host")
+"""These cost no host, and may come at any time."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    kind: str
+    at: float
+    lasts_s: float
+    pick: int
+    """Chooses the victim: the protocol's state at that instant decides who is there to choose from."""
+
+
+class Saboteur:
+    """Injects faults into one world, each at its time or, when it would cost a host, once the job has settled."""
+
+    PATIENCE_S = 60.0
+    """A job that has not settled after so much time without harm is stuck, which liveness will say; no more harm."""
+
+    def __init__(self, world: World, faults: list[Fault], *, tolerates: int) -> None:
+        self.world, self.tolerates = world, tolerates
+        self.done: Counter[str] = Counter()
+        self.beyond = False
+        self._unsettled = 0
+        """Hosts given up since the job was last settled."""
+        self._mark: int | None = None
+        self._waiting = list(faults)
+        self._wait_began = 0.0
+        self.healed_at = 0.0
+        decide = world.coordinator._handle
+
+        def note(event: failover.Event) -> None:
+            if isinstance(event, failover.HostLost) and event.host in world.coordinator.failover.alive:
+                self._lost()
+            decide(event)
+
+        world.coordinator._handle = note  # type: ignore[method-assign]
+        if faults:
+            world.engine.at(faults[0].at, self._next)
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._waiting)
+
+    def stop(self) -> None:
+        """No more harm."""
+        self._waiting.clear()
+
+    # -- counting failures against the promise ------------------------------------------------------------------------
+
+    def _lost(self) -> None:
+        if self.settled():
+            self._unsettled = 0
+        self._unsettled += 1
+        self._mark = None
+        if self._unsettled > self.tolerates:
+            self.beyond = True
+
+    def settled(self) -> bool:
+        """Nothing is left of the last failure. First everything must be in place; then what was in flight at that
+        moment must have been trimmed everywhere."""
+        if self._unsettled == 0:
+            return True
+        world = self.world
+        plan = world.coordinator.journalled.units
+        outputs = []
+        for name, shape in world.topology.units.items():
+            unit = plan.get(name)
+            if unit is None or unit.primary is None or len(unit.ready) < shape.policy.backups:
+                return False
+            host = world.hosts[unit.primary]
+            here = host.units.get(name)
+            if not host.alive or host.paused or here is None or not here.primary or here.fenced:
+                return False
+            if isinstance(here, Unit) and len(here.copies) < len(shape.stages):
+                return False
+            outputs += here.outputs().values()
+        if self._mark is None:
+            self._mark = max(output.queue.next for output in outputs)
+        if all(output.queue.trimmed >= self._mark for output in outputs):
+            self._unsettled, self._mark = 0, None
+            return True
+        return False
+
+    # -- doing harm ---------------------------------------------------------------------------------------------------
+
+    def _next(self) -> None:
+        engine = self.world.engine
+        if not self._waiting:
+            return
+        fault = self._waiting[0]
+        if fault.kind not in HARMLESS and not (self.settled() and self._calm()):
+            if self._wait_began == 0.0:
+                self._wait_began = engine.now
+            if engine.now - self._wait_began < self.PATIENCE_S:
+                engine.after(0.05, self._next)
+                return
+        self._wait_began = 0.0
+        self._waiting.pop(0)
+        undo = self._inject(fault)
+        if undo is not None:
+            self.done[fault.kind] += 1
+            engine.after(fault.lasts_s, undo)
+            self.healed_at = max(self.healed_at, engine.now + fault.lasts_s)
+        if self._waiting:
+            engine.after(max(self._waiting[0].at - engine.now, 0.01), self._next)
+
+    def _calm(self) -> bool:
+        """No host is ill at the moment, so that one more is one."""
+        world = self.world
+        ill = any(not h.alive or h.paused or h.disk_full for h in world.hosts.values())
+        return not ill and not world.cut and len(world.coordinator.failover.alive) == len(world.hosts)
+
+    def _inject(self, fault: Fault) -> Callable[[], None] | None:
+        world = self.world
+        hosts = list(world.hosts.values())
+        host = hosts[fault.pick % len(hosts)]
+        other = hosts[(fault.pick // 7 + 1 + hosts.index(host)) % len(hosts)]
+        if fault.kind in ("kill", "power cut"):
+            host.crash(quietly=fault.kind == "power cut")
+            return host.restart
+        if fault.kind == "several killed":
+            victims = [hosts[(fault.pick + i) % len(hosts)] for i in range(min(self.tolerates, len(hosts) - 1))]
+            for victim in victims:
+                victim.crash()
+            return lambda: [victim.restart() for victim in victims] and None
+        if fault.kind == "freeze":
+            host.pause()
+            return host.resume
+        if fault.kind in ("partition", "isolation"):
+            if fault.kind == "partition" and other is host:
+                return None
+            against = [other.name] if fault.kind == "partition" else ["coordinator"]
+            cuts = {frozenset((host.name, name)) for name in against}
+            world.tell("NETWORK", f"cut between {host.name} and {against[0]}")
+            world.cut |= cuts
+            return lambda: world.cut.difference_update(cuts)
+        if fault.kind == "coordinator killed":
+            world.coordinator.crash()
+            return world.coordinator.restart
+        if fault.kind == "message loss":
+            world.loss = 0.05
+            return lambda: setattr(world, "loss", 0.0)
+        if fault.kind == "late messages":
+            world.late = 0.05
+            return lambda: setattr(world, "late", 0.0)
+        if fault.kind == "slow host":
+            host.lag_s = 0.03
+            return lambda: setattr(host, "lag_s", 0.0)
+        if fault.kind == "full disk":
+            host.disk_full = True
+            self._unsettled, self._mark = max(self._unsettled, 1), None
+            return lambda: setattr(host, "disk_full", False)
+        return self._damage(fault)
+
+    def _damage(self, fault: Fault) -> Callable[[], None] | None:
+        """The newest of two versions of a stage rots on a standby's disk, and then its primary dies."""
+        world = self.world
+        plan = world.coordinator.journalled.units
+        found = [
+            (unit.primary, host, stage)
+            for name, unit in plan.items()
+            for host in unit.ready
+            for stage in world.topology.units[name].stages
+            if len(world.hosts[host].disk.versions.get(stage, [])) > 1 and unit.primary is not None
+        ]
+        if not found:
+            return None
+        primary, host, stage = found[fault.pick % len(found)]
+        world.hosts[host].disk.damage(stage)
+        world.tell("DISK", f"the newest checkpoint of {stage} on {host} is damaged")
+        victim = world.hosts[primary]
+        victim.crash()
+        return victim.restart

@@ -1,0 +1,281 @@
+"""Random stories by the hundred thousand: the seed chooses topology, policies, hosts and faults.
+
+First harm is done, then everything heals and the job must finish: nothing lost, nothing repeated, in order, never two
+generations at once, nothing trimmed too early, and all queues drained. A story that fails is told again, word by word,
+by its seed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from understudy.core.policies import (
+    ActiveStandby,
+    Hybrid,
+    PassiveStandby,
+    Policy,
+    UpstreamBackup,
+    none,
+)
+from understudy.core.topology import StageShape, Topology, UnitShape
+from understudy.sim.checks import judge, undrained, watch_trims
+from understudy.sim.faults import HARMLESS, KINDS, Fault, Saboteur
+from understudy.sim.model import SimJob
+from understudy.sim.nodes import Conditions, World
+
+EVERY_S = 0.1
+POLICIES: dict[str, Policy] = {
+    "sweeping": PassiveStandby("sweeping", every=EVERY_S),
+    "individual": PassiveStandby("individual", every=EVERY_S),
+    "synchronous": PassiveStandby("synchronous", every=EVERY_S),
+    "sweeping-2": PassiveStandby("sweeping", every=EVERY_S, standbys=2),
+    "active": ActiveStandby(),
+    "eager": ActiveStandby(delivery="eager"),
+    "active-2": ActiveStandby(copies=3),
+    "upstream": UpstreamBackup(),
+    "upstream-2": UpstreamBackup(k=2),
+    "hybrid": Hybrid(every=EVERY_S),
+    "none": none,
+}
+FLOW_EPOCHS = 12
+"""Cut after everything has healed: a queue is trimmed by what comes after."""
+SETTLE_S = 20.0
+"""Given to a healed job to finish. Much longer than any timer, so that only a stuck job fails to."""
+
+
+# -- what is run --------------------------------------------------------------------------------------------------
+
+
+def shape(edges: dict[str, tuple[str, ...]], sinks: dict[str, tuple[str, ...]] | None = None) -> list[StageShape]:
+    """Stages from their inputs; whoever is read by nobody gets a sink."""
+    read = {i for inputs in edges.values() for i in inputs}
+    return [
+        StageShape(name, inputs, (sinks or {}).get(name, () if name in read else (f"out-{name}",)))
+        for name, inputs in edges.items()
+    ]
+
+
+SHAPES = {
+    "chain": shape({"s": (), "a": ("s",), "b": ("a",)}),
+    "fork": shape({"s": (), "a": ("s",), "b": ("a",), "c": ("a",)}),
+    "join": shape({"s": (), "t": (), "a": ("s", "t")}),
+    "diamond": shape({"s": (), "a": ("s",), "b": ("s",), "c": ("a", "b")}),
+}
+"""The four small shapes that every crash is tried on."""
+
+
+def job_of(
+    stages: list[StageShape], policies: dict[str, Policy], *, span: dict[str, int], units: dict[str, str] | None = None
+) -> SimJob:
+    """A job in which ``units`` names the unit of stages that share one; sources keep their logs as in the runtime."""
+    members: dict[str, list[str]] = {}
+    for stage in stages:
+        members.setdefault((units or {}).get(stage.name, stage.name), []).append(stage.name)
+    inputs = {s.name: s.inputs for s in stages}
+    shapes = []
+    for name, mine in members.items():
+        source = not inputs[mine[0]]
+        several = max((p.tolerates for p in policies.values()), default=1)
+        policy = PassiveStandby(standbys=max(1, several)) if source else policies[name]
+        shapes.append(UnitShape(name, tuple(mine), policy))
+    return SimJob(Topology.build(stages, shapes), span)
+
+
+def uniform(stages: list[StageShape], policy: Policy, *, span: int = 3, units: dict[str, str] | None = None) -> SimJob:
+    """Every unit under the same policy. Replay needs states that let go of old input."""
+    names = {(units or {}).get(s.name, s.name) for s in stages if s.inputs}
+    spans = {s.name: (span if policy.recovery == "replay" else 0) for s in stages if s.inputs}
+    return job_of(stages, dict.fromkeys(names, policy), span=spans, units=units)
+
+
+def tolerance(job: SimJob) -> int:
+    return min(unit.policy.tolerates for unit in job.topology.units.values())
+
+
+# -- one story ------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Story:
+    """What a seed chose, and how it ended."""
+
+    seed: int
+    policy: str
+    shape: str
+    hosts: int
+    faults: Counter[str] = field(default_factory=Counter)
+    beyond: bool = False
+    """More failed at once than was promised to survive; nothing is then held against the protocols."""
+    wrong: list[str] = field(default_factory=list)
+    events: int = 0
+    told: list[tuple[float, str]] = field(default_factory=list)
+
+
+def _random_shape(chance: random.Random) -> tuple[str, list[StageShape]]:
+    name = chance.choice([*SHAPES, "random"])
+    if name != "random":
+        return name, SHAPES[name]
+    sources = ["s", "t"][: chance.randint(1, 2)]
+    edges: dict[str, tuple[str, ...]] = {s: () for s in sources}
+    for stage in "abcd"[: chance.randint(1, 4)]:
+        count = chance.randint(1, min(2, len(edges)))
+        edges[stage] = tuple(sorted(chance.sample(list(edges), count)))
+    unread = [s for s in sources if not any(s in i for i in edges.values())]
+    for source in unread:
+        edges[f"r{source}"] = (source,)
+    return name, shape(edges)
+
+
+def _random_units(chance: random.Random, stages: list[StageShape]) -> dict[str, str]:
+    """Now and then neighbours share a unit."""
+    units: dict[str, str] = {}
+    inner = [s for s in stages if s.inputs]
+    for first, second in pairwise(inner):
+        if first.name in second.inputs and first.name not in units and chance.random() < 0.2:
+            units[first.name] = units[second.name] = f"{first.name}{second.name}"
+    return units
+
+
+def _random_faults(chance: random.Random, policies: dict[str, Policy], conditions: Conditions) -> list[Fault]:
+    end = conditions.epoch_s * conditions.epochs
+    faults = []
+    for at in sorted(chance.uniform(0.3, end) for _ in range(chance.randint(0, 4))):
+        kind = chance.choice(KINDS)
+        longest = 3.0 if kind in HARMLESS else 1.5
+        faults.append(Fault(kind, at, chance.uniform(0.02, longest), chance.getrandbits(30)))
+    return faults
+
+
+def play(seed: int, *, tell: bool = False) -> Story:
+    """The story of one seed."""
+    chance = random.Random(seed)
+    shape_name, stages = _random_shape(chance)
+    units = _random_units(chance, stages)
+    names = [n for n in dict.fromkeys(units.get(s.name, s.name) for s in stages if s.inputs)]
+    label = chance.choice([*POLICIES, "mixed"])
+    if label == "mixed":
+        protected = [n for n in POLICIES if n != "none"]
+        chosen = {n: POLICIES[chance.choice(protected)] for n in names}
+    else:
+        chosen = dict.fromkeys(names, POLICIES[label])
+    span = {
+        s.name: chance.randint(1, 3) if chosen[units.get(s.name, s.name)].recovery == "replay" else chance.randint(0, 2)
+        for s in stages
+        if s.inputs
+    }
+    job = job_of(stages, chosen, span=span, units=units)
+    promised = tolerance(job)
+    conditions = Conditions(
+        epochs=chance.randint(8, 25),
+        jitter_s=chance.choice([0.0, 0.002, 0.01]),
+        process_s=chance.choice([0.001, 0.01, 0.03]),
+    )
+    hosts = 2 + max(1, *(p.backups for p in chosen.values()), promised) + chance.randint(0, 2)
+    story = Story(seed, label, shape_name, hosts)
+    faults = _random_faults(chance, chosen, conditions)
+    world = World(job, hosts=hosts, seed=chance.getrandbits(32), conditions=conditions)
+    run(world, faults, story, promised=promised, tell=tell)
+    return story
+
+
+def run(world: World, faults: list[Fault], story: Story, *, promised: int, tell: bool = False) -> None:
+    """Play ``faults`` in ``world``, let everything heal, and judge."""
+    if tell:
+        world.story = story.told
+    finish_and_judge(world, Saboteur(world, faults, tolerates=promised), story)
+
+
+def finish_and_judge(world: World, saboteur: Saboteur, story: Story) -> None:
+    """Let the story come to its end, and note in ``story`` how it ended."""
+    watch_trims(world)
+    finish(world, saboteur)
+    story.faults, story.beyond, story.events = saboteur.done, saboteur.beyond, world.engine.events
+    found = judge(world) or undrained(world)
+    if not all(unit.protected for unit in world.topology.units.values()):
+        # Without protection rows may be lost or differ from then on; the job must go on all the same.
+        found = [f for f in found if "no progress" in f or "twice" in f or "after" in f]
+    story.wrong = [] if story.beyond else found
+
+
+def finish(world: World, saboteur: Saboteur) -> None:
+    """Until the harm is done and healed, and some more epochs have gone through; or until every chance was given."""
+    engine = world.engine
+    while saboteur.busy and not done(world):
+        engine.run(engine.now + 0.5)
+    engine.run(saboteur.healed_at + 0.1)
+    saboteur.stop()
+    for flow in (FLOW_EPOCHS, 4 * FLOW_EPOCHS):
+        world.epochs += flow
+        deadline = engine.now + SETTLE_S
+        while engine.now < deadline and not done(world):
+            engine.run(engine.now + 0.5)
+        if not undrained(world):
+            return
+
+
+def done(world: World) -> bool:
+    return all(world.epochs - 1 in sink.values for sink in world.sinks.values())
+
+
+# -- very many ------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Tally:
+    """What came of many stories."""
+
+    schedules: int = 0
+    beyond: int = 0
+    events: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    policies: Counter[str] = field(default_factory=Counter)
+    failed: list[Story] = field(default_factory=list)
+
+    def add(self, other: Tally) -> None:
+        self.schedules += other.schedules
+        self.beyond += other.beyond
+        self.events += other.events
+        self.faults += other.faults
+        self.policies += other.policies
+        self.failed += other.failed
+
+    def to_dict(self) -> dict[str, object]:
+        return {
+            "schedules": self.schedules,
+            "violations": len(self.failed),
+            "beyond_promise": self.beyond,
+            "faults": dict(self.faults),
+            "policies": dict(self.policies),
+            "events": self.events,
+            "failed_seeds": [story.seed for story in self.failed],
+        }
+
+
+def play_many(seeds: range) -> Tally:
+    tally = Tally()
+    for seed in seeds:
+        story = play(seed)
+        tally.schedules += 1
+        tally.beyond += story.beyond
+        tally.events += story.events
+        tally.faults += story.faults
+        tally.policies[story.policy] += 1
+        if story.wrong:
+            tally.failed.append(story)
+    return tally
+
+
+def swarm(first: int, count: int, *, processes: int) -> Iterator[Tally]:
+    """Tallies of ``count`` stories from seed ``first`` on, part by part, on all cores."""
+    part = max(1, min(250, count // (4 * processes) or 1))
+    parts = [range(begin, min(begin + part, first + count)) for begin in range(first, first + count, part)]
+    if processes == 1:
+        yield from map(play_many, parts)
+        return
+    with ProcessPoolExecutor(max_workers=processes) as pool:
+        yield from pool.map(play_many, parts)

@@ -1,0 +1,204 @@
+"""A host in virtual time: it is sent plans, makes itself agree with the newest, and runs copies of units.
+
+This mirrors ``runtime.host``; the decisions are those of the same machines in ``core``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from understudy.core import failover
+from understudy.core.failover import Plan, UnitPlan
+from understudy.sim.coordinator import BEAT_BYTES, REPORT_BYTES
+from understudy.sim.model import State
+from understudy.sim.nodes import Died, Node
+from understudy.sim.sources import Log, SourceUnit
+from understudy.sim.units import Unit
+
+if TYPE_CHECKING:
+    from understudy.sim.nodes import World
+
+VERSIONS_KEPT = 2
+
+
+@dataclass(frozen=True)
+class Version:
+    """A checkpoint of one stage: its state after ``epoch``, and its output from ``first`` on that may be wanted."""
+
+    epoch: int
+    state: State
+    first: int
+    output: tuple[int, ...] = ()
+    damaged: bool = False
+
+
+@dataclass
+class Disk:
+    """What survives a crash."""
+
+    versions: dict[str, list[Version]] = field(default_factory=dict)
+    """Stage -> the last few checkpoints, oldest first."""
+    logs: dict[str, Log] = field(default_factory=dict)
+    """Source -> the epochs that it has cut."""
+
+    def paste(self, stage: str, version: Version) -> None:
+        kept = [v for v in self.versions.get(stage, []) if v.epoch < version.epoch]
+        self.versions[stage] = [*kept[1 - VERSIONS_KEPT :], version]
+
+    def newest(self, stage: str) -> Version | None:
+        return next((v for v in reversed(self.versions.get(stage, [])) if not v.damaged), None)
+
+    def damage(self, stage: str) -> None:
+        """The newest version rots."""
+        self.versions[stage][-1] = replace(self.versions[stage][-1], damaged=True)
+
+    def drop(self, stages: tuple[str, ...]) -> None:
+        for stage in stages:
+            self.versions.pop(stage, None)
+            self.logs.pop(stage, None)
+
+
+class Host(Node):
+    def __init__(self, name: str, world: World) -> None:
+        super().__init__(name, world)
+        self.disk = Disk()
+        self.disk_full = False
+        self.forget()
+
+    def forget(self) -> None:
+        self.serial = -1
+        self.plan: dict[str, UnitPlan] = {}
+        self.units: dict[str, Unit | SourceUnit] = {}
+        self._reports: dict[int, failover.Event] = {}
+        self._reported = 0
+
+    def start(self) -> None:
+        self.introduce()
+        self._beat()
+        self.later(self.world.conditions.retry_s, self._retry)
+
+    # -- the coordinator ----------------------------------------------------------------------------------------------
+
+    def introduce(self) -> None:
+        coordinator = self.world.coordinator
+        self.world.send(self, coordinator, "control", BEAT_BYTES, "join", self.name, self.life, self._holds())
+
+    def _holds(self) -> dict[str, int]:
+        holds: dict[str, int] = {}
+        for name, shape in self.world.topology.units.items():
+            epochs = [self._held(stage) for stage in shape.stages]
+            if all(e is not None for e in epochs):
+                holds[name] = min(e for e in epochs if e is not None)
+        return holds
+
+    def _held(self, stage: str) -> int | None:
+        if stage in self.disk.logs:
+            return self.disk.logs[stage].end - 1
+        version = self.disk.newest(stage)
+        return None if version is None else version.epoch
+
+    def _beat(self) -> None:
+        world = self.world
+        world.send(self, world.coordinator, "heartbeat", BEAT_BYTES, "beat", self.name, self.life, self.serial)
+        self.later(world.conditions.heartbeat_s, self._beat)
+
+    def report(self, event: failover.Event) -> None:
+        """Tell the coordinator, again and again until it has heard."""
+        self._reported += 1
+        self._reports[self._reported] = event
+        self._send_report(self._reported)
+
+    def _send_report(self, number: int) -> None:
+        event = self._reports[number]
+        self.world.send(self, self.world.coordinator, "control", REPORT_BYTES, "report", self.name, number, event)
+
+    def heard(self, number: int) -> None:
+        self._reports.pop(number, None)
+
+    def _retry(self) -> None:
+        """What got no answer is said again."""
+        for number in list(self._reports):
+            self._send_report(number)
+        for unit in list(self.units.values()):
+            unit.retry()
+        self.later(self.world.conditions.retry_s, self._retry)
+
+    # -- plans --------------------------------------------------------------------------------------------------------
+
+    def take_plan(self, plan: Plan, life: int) -> None:
+        """``life``: for which process the plan was made. One that was meant for an earlier process of this host would
+        have this one begin what that one was in the middle of."""
+        if life != self.life:
+            self.introduce()
+            return
+        if plan.serial <= self.serial:
+            return
+        self.serial, self.plan = plan.serial, dict(plan.units)
+        for name, wanted in plan.units.items():
+            self._agree(name, wanted)
+        for unit in list(self.units.values()):
+            unit.plan_changed()
+
+    def _agree(self, name: str, wanted: UnitPlan) -> None:
+        mine = self.units.get(name)
+        if wanted.primary == self.name:
+            if mine is None or not mine.primary or mine.generation < wanted.generation:
+                mine = self._become_primary(name, mine, wanted)
+            mine.set_standbys(wanted)
+        elif self.name in wanted.standbys:
+            since = wanted.since[wanted.standbys.index(self.name)]
+            if mine is None or mine.primary or mine.since != since:
+                if mine is not None:
+                    mine.stop()
+                self.disk.drop(self.world.topology.units[name].stages)
+                mine = self.units[name] = self._new(name, wanted.generation, primary=False, since=since)
+            mine.generation = wanted.generation
+            rise = wanted.rising and wanted.ready[:1] == (self.name,)
+            mine.rise() if rise else mine.stand_down()
+        elif mine is not None:
+            mine.stop()
+            del self.units[name]
+            self.disk.drop(self.world.topology.units[name].stages)
+
+    def _new(self, name: str, generation: int, *, primary: bool, since: int = -1) -> Unit | SourceUnit:
+        stages = self.world.topology.units[name].stages
+        kind = Unit if self.world.topology.stages[stages[0]].inputs else SourceUnit
+        return kind(self, name, generation, primary=primary, since=since)
+
+    def _become_primary(self, name: str, mine: Unit | SourceUnit | None, wanted: UnitPlan) -> Unit | SourceUnit:
+        self.tell(f"becomes primary {wanted.generation} of {name} from {wanted.start}")
+        if mine is not None and not mine.primary:
+            unit = mine
+            unit.promote(wanted.generation)
+        else:
+            if mine is not None:
+                mine.stop()
+            unit = self._new(name, wanted.generation, primary=True)
+            if wanted.start != "held":
+                self.disk.drop(self.world.topology.units[name].stages)
+            self.units[name] = unit
+            unit.begin(wanted.start)
+        return unit
+
+    def stale(self, unit: str, generation: int) -> bool:
+        """True when whoever says this speaks for a generation that has been replaced."""
+        known = self.plan.get(unit)
+        return known is not None and generation < known.generation
+
+    # -- messages -----------------------------------------------------------------------------------------------------
+
+    def fire_unit(self, life: int, unit: str, method: str, arguments: tuple[Any, ...]) -> None:
+        """Deliver a message to a unit on this host, if it is here. As ``fire``, but one call shorter, because most of
+        all events come this way."""
+        if life != self.life:
+            return
+        if self.paused:
+            self.put_off(self.fire_unit, (life, unit, method, arguments))
+            return
+        here = self.units.get(unit)
+        if here is not None:
+            try:
+                getattr(here, method)(*arguments)
+            except Died:
+                pass

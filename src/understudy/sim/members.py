@@ -1,0 +1,132 @@
+"""What a unit and a source on a host have in common: a role, a generation, standbys, and consumers to answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from understudy.core import failover
+from understudy.core.failover import UnitPlan
+from understudy.sim.copies import Output
+
+if TYPE_CHECKING:
+    from understudy.sim.hosts import Host
+
+EPOCH_BYTES, REQUEST_BYTES, ACK_BYTES, STATE_BYTES = 150_000, 60, 40, 500
+"""Of an epoch of data, a request, an acknowledgement, and the change of a state."""
+
+
+class Member:
+    """What both kinds of unit share: a role, a generation, and being one consumer's producer."""
+
+    def __init__(self, host: Host, name: str, generation: int, *, primary: bool, since: int) -> None:
+        self.host, self.world, self.name = host, host.world, name
+        self.shape = self.world.topology.units[name]
+        self.policy = self.shape.policy
+        self.generation, self.primary, self.since = generation, primary, since
+        self.fenced = False
+        self.targets: dict[str, tuple[str, int]] = {}
+        """Standby as the machines know it -> (host, since). A host that began anew is another standby."""
+        self._reported: set[str] = set()
+
+    def fence(self) -> None:
+        """A newer generation runs elsewhere: stop, add nothing, and wait for the plan that says so."""
+        if not self.fenced:
+            self.host.tell(f"finds itself fenced as primary {self.generation} of {self.name}")
+            self.fenced = True
+            self.stop()
+
+    def stop(self) -> None:
+        raise NotImplementedError
+
+    def outputs(self) -> Mapping[str, Output]:
+        raise NotImplementedError
+
+    def output(self, stream: str) -> Output | None:
+        raise NotImplementedError
+
+    def _aim(self, wanted: UnitPlan) -> bool:
+        """Take over the plan's standbys. True when they changed."""
+        found = {f"{h}#{s}": (h, s) for h, s in zip(wanted.standbys, wanted.since, strict=True)}
+        if found == self.targets:
+            return False
+        self.targets = found
+        return True
+
+    def _ready(self, key: str) -> None:
+        host, since = self.targets[key]
+        if key not in self._reported and host != self.host.name:
+            self._reported.add(key)
+            self.host.report(failover.StandbyReady(self.name, self.generation, host, since))
+
+    # -- consumers ----------------------------------------------------------------------------------------------------
+
+    def request(
+        self,
+        stream: str,
+        consumer: str,
+        unit: str,
+        generation: int,
+        epoch: int,
+        acks: dict[int, int],
+        sender: str,
+        counts: bool,
+    ) -> None:
+        """A copy of ``consumer`` on ``sender`` asks for an epoch; ``counts`` when it is the primary's."""
+        if self.fenced or not (self.primary or self.policy.eager):
+            return
+        if self.host.stale(unit, generation):
+            self._answer(sender, unit, generation, consumer, stream, epoch, 0, "fenced")
+            return
+        output = self.output(stream)
+        if output is None:
+            return
+        if counts:
+            if not output.queue.hears(consumer, generation, near=sender == self.host.name):
+                return
+            output.queue.request(consumer, epoch)
+            self.acknowledged(stream, consumer, acks)
+
+        def reply(who: str, stream: str, epoch: int, value: int, refusal: str | None) -> None:
+            self._answer(sender, unit, generation, consumer, stream, epoch, value, refusal)
+
+        output.serve(f"{consumer}@{sender}", epoch, reply)
+
+    def _answer(
+        self,
+        sender: str,
+        unit: str,
+        generation: int,
+        consumer: str,
+        stream: str,
+        epoch: int,
+        value: int,
+        refusal: str | None,
+    ) -> None:
+        size = REQUEST_BYTES if refusal else EPOCH_BYTES
+        message = (unit, "deliver", generation, consumer, stream, epoch, value, refusal)
+        self.world.send_unit(self.host, sender, "data", size, *message)
+
+    def ack(self, stream: str, consumer: str, unit: str, generation: int, acks: dict[int, int], sender: str) -> None:
+        output = self.output(stream)
+        if self.fenced or output is None or self.host.stale(unit, generation):
+            return
+        if output.queue.hears(consumer, generation, near=sender == self.host.name):
+            self.acknowledged(stream, consumer, acks)
+
+    def acknowledged(self, stream: str, consumer: str, acks: Mapping[int, int]) -> None:
+        raise NotImplementedError
+
+    def where(self, stream: str, consumer: str, unit: str, generation: int, sender: str, newest: bool) -> None:
+        """Where can a copy of ``consumer`` without state begin? At the oldest epoch that is kept for it, or at the
+        newest that it has not been given."""
+        output = self.output(stream)
+        if output is None or self.fenced or not self.primary:
+            return
+        queue = output.queue
+        if not queue.hears(consumer, generation, near=sender == self.host.name):
+            return
+        progress = queue.progress[consumer]
+        epoch = progress.received + 1 if newest else max(queue.first, progress.acked + 1)
+        message = (unit, "begin_at", generation, consumer, stream, epoch)
+        self.world.send_unit(self.host, sender, "control", ACK_BYTES, *message)

@@ -1,0 +1,252 @@
+"""The world that hosts live in: time, the network between them, disks that survive, and everything that can go wrong.
+
+A node's code runs only inside ``Node.fire``, where a crash ends it at once and a pause puts it off. Messages carry the
+name of the method that takes them; one sent to a process that has died since is lost, as a connection would be.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from understudy.sim.engine import Engine
+
+if TYPE_CHECKING:
+    from understudy.sim.coordinator import Coordinator
+    from understudy.sim.hosts import Host
+    from understudy.sim.model import SimJob
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """The world's constants. Times in seconds."""
+
+    epoch_s: float = 0.1
+    """A source cuts an epoch this often, if it is wanted."""
+    process_s: float = 0.01
+    delay_s: float = 0.001
+    """Of every message, plus up to ``jitter_s``, so that messages overtake each other."""
+    jitter_s: float = 0.002
+    disk_s: float = 0.002
+    heartbeat_s: float = 0.1
+    misses: int = 3
+    retry_s: float = 0.25
+    """What got no answer is sent again after this time."""
+    epochs: int = 30
+    """Sources stop after this many."""
+
+    def __post_init__(self) -> None:
+        for name in ("epoch_s", "process_s", "heartbeat_s", "retry_s"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name}={getattr(self, name)!r} must be longer than nothing")
+        for name in ("delay_s", "jitter_s", "disk_s"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}={getattr(self, name)!r} cannot be negative")
+        if self.epochs < 1 or self.misses < 1:
+            raise ValueError(f"epochs={self.epochs}, misses={self.misses}: both must be at least 1")
+
+
+class Died(Exception):
+    """The node that was running has crashed; whatever it was doing ends here."""
+
+
+class World:
+    """One story. ``job`` says what runs, ``conditions`` how fast, ``seed`` everything that is left to chance."""
+
+    def __init__(self, job: SimJob, *, hosts: int, seed: int = 0, conditions: Conditions | None = None) -> None:
+        from understudy.sim.coordinator import Coordinator
+        from understudy.sim.hosts import Host
+        from understudy.sim.sinks import SinkStore
+
+        self.job, self.topology = job, job.topology
+        self.seed = seed
+        self.conditions = conditions or Conditions()
+        self.epochs = self.conditions.epochs
+        """How many epochs sources cut; may be raised."""
+        self.engine = Engine()
+        self.random = random.Random(seed)
+        self.story: list[tuple[float, str]] | None = None
+        """Set to a list to have the story told; costs time."""
+        self.violations: list[str] = []
+        self.bytes: Counter[str] = Counter()
+        self.effects = 0
+        """Orders of machines carried out so far; each is a place to crash at."""
+        self.crash_at: dict[tuple[int, str], Callable[[Node], None]] = {}
+        """(number of the effect, "before" or "after") -> what to do to the node that carries it out."""
+        self._delay_s, self._jitter_s = self.conditions.delay_s, self.conditions.jitter_s
+        self.loss = 0.0
+        self.late = 0.0
+        """Shares of messages that get lost, or come half a second late."""
+        self.cut: set[frozenset[str]] = set()
+        """Pairs of nodes that cannot hear each other."""
+        self.on_trim: Callable[[str, int], None] | None = None
+        self.remember = True
+        """Whether all that was cut and written is kept, for checkers; else only the newest, so that memory is flat."""
+        self.cuts: dict[str, dict[int, int]] = {n: {} for n, s in self.topology.stages.items() if not s.inputs}
+        """What every source has shown to its consumers."""
+        self.number = {name: i for i, name in enumerate(self.topology.stages)}
+        self.sinks = {
+            f"sink:{s}": SinkStore(f"sink:{s}", self) for shape in self.topology.stages.values() for s in shape.sinks
+        }
+        self.coordinator: Coordinator = Coordinator(self)
+        self.hosts: dict[str, Host] = {f"h{i + 1}": Host(f"h{i + 1}", self) for i in range(hosts)}
+        self.coordinator.start()
+        for host in self.hosts.values():
+            host.start()
+
+    # -- telling ------------------------------------------------------------------------------------------------------
+
+    def tell(self, who: str, text: str) -> None:
+        if self.story is not None:
+            self.story.append((self.engine.now, f"{who:>11}  {text}"))
+
+    def violate(self, text: str) -> None:
+        self.tell("CHECK", text)
+        self.violations.append(f"{self.engine.now:.3f} s: {text}")
+
+    def shown(self, source: str, epoch: int, value: int) -> None:
+        """A source lets its consumers see an epoch, perhaps not for the first time."""
+        cuts = self.cuts[source]
+        if cuts.setdefault(epoch, value) != value:
+            self.violate(f"{source} showed epoch {epoch} as {cuts[epoch]} and again as {value}")
+        if not self.remember:
+            cuts.pop(epoch - 100, None)
+
+    def trimmed(self, stream: str, epoch: int) -> None:
+        """A queue was trimmed up to ``epoch``; told to whoever checks."""
+        if self.on_trim is not None:
+            self.on_trim(stream, epoch)
+
+    # -- the network --------------------------------------------------------------------------------------------------
+
+    def send(self, source: Node, target: Node, category: str, size: int, method: str, *arguments: Any) -> None:
+        """A message to a node."""
+        delay = self._delay(source, target, category, size)
+        if delay is not None:
+            self.engine.after(delay, target.fire, target.life, getattr(target, method), arguments)
+
+    def send_unit(
+        self, source: Node, host: str, category: str, size: int, unit: str, method: str, *arguments: Any
+    ) -> None:
+        """A message to a unit on a host."""
+        target = self.hosts[host]
+        delay = self._delay(source, target, category, size)
+        if delay is not None:
+            self.engine.after(delay, target.fire_unit, target.life, unit, method, arguments)
+
+    def _delay(self, source: Node, target: Node, category: str, size: int) -> float | None:
+        """How long a message takes; None when it never arrives."""
+        self.bytes[category] += size
+        if not target.alive or (self.cut and frozenset((source.name, target.name)) in self.cut):
+            return None
+        chance = self.random.random
+        if self.loss and chance() < self.loss:
+            return None
+        delay = self._delay_s + self._jitter_s * chance() + source.lag_s
+        return delay + 0.5 if self.late and chance() < self.late else delay
+
+
+class Node:
+    """A process: it lives, pauses, dies and lives again, with its disk but without its memory."""
+
+    def __init__(self, name: str, world: World) -> None:
+        self.name, self.world, self._engine = name, world, world.engine
+        self.life = 0
+        """Raised by every death and every start: what was meant for an earlier life does not reach this one."""
+        self.alive = True
+        self.paused = False
+        self.lag_s = 0.0
+        """How much slower than others this node is to send."""
+        self._inbox: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+
+    @property
+    def now(self) -> float:
+        return self._engine.now
+
+    def start(self) -> None:
+        raise NotImplementedError
+
+    def forget(self) -> None:
+        """Lose everything that is not on disk."""
+        raise NotImplementedError
+
+    def later(self, delay: float, call: Callable[..., None], *arguments: Any) -> None:
+        self._engine.after(delay, self.fire, self.life, call, arguments)
+
+    def fire(self, life: int, call: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        if life != self.life:
+            return
+        if self.paused:
+            self.put_off(call, arguments)
+            return
+        try:
+            call(*arguments)
+        except Died:
+            pass
+
+    def put_off(self, call: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        """For when it thaws."""
+        self._inbox.append((call, arguments))
+
+    def tell(self, text: str) -> None:
+        if self.world.story is not None:
+            self.world.tell(self.name, text)
+
+    # -- what can go wrong --------------------------------------------------------------------------------------------
+
+    def crash(self, *, quietly: bool = False) -> None:
+        """End this life. ``quietly``: no connection tells anybody, as when a machine loses power."""
+        if not self.alive:
+            return
+        self.tell("DIES" + (" without a sound" if quietly else ""))
+        self.life += 1
+        self.alive = self.paused = False
+        self._inbox.clear()
+        self.forget()
+        if not quietly:
+            self.world.coordinator.hear_of_death(self.name, self.life - 1)
+
+    def restart(self) -> None:
+        if self.alive:
+            return
+        self.tell("is started again")
+        self.life += 1
+        self.alive = True
+        self.start()
+
+    def pause(self) -> None:
+        if self.alive:
+            self.tell("freezes")
+            self.paused = True
+
+    def resume(self) -> None:
+        if not self.paused:
+            return
+        self.tell("thaws")
+        self.paused = False
+        inbox, self._inbox = self._inbox, []
+        for call, arguments in inbox:
+            self.fire(self.life, call, arguments)
+
+    def carry_out(self, effect: Any, act: Callable[[Any], None]) -> None:
+        """Carry out one order of a machine; before and after each, the world may end this life."""
+        world = self.world
+        world.effects += 1
+        if world.crash_at:
+            number = world.effects
+            self._perhaps(number, "before")
+            act(effect)
+            self._perhaps(number, "after")
+        else:
+            act(effect)
+
+    def _perhaps(self, number: int, when: str) -> None:
+        harm = self.world.crash_at.get((number, when))
+        if harm is not None:
+            life = self.life
+            harm(self)
+            if self.life != life:
+                raise Died

@@ -1,0 +1,42 @@
+"""Where results go: a store outside of all hosts that takes each epoch once and refuses fenced generations."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from understudy.verify.checkers import Written
+
+if TYPE_CHECKING:
+    from understudy.sim.nodes import World
+
+
+class SinkStore:
+    """As the folder sinks of the runtime: the highest generation that was opened wins."""
+
+    def __init__(self, name: str, world: World) -> None:
+        self.name, self.world = name, world
+        self.generation = 0
+        self.values: dict[int, int] = {}
+        self.written: list[Written] = []
+
+    def open(self, generation: int) -> bool:
+        """A writer of this generation begins. False when a newer one has begun already."""
+        if generation < self.generation:
+            return False
+        self.generation = generation
+        return True
+
+    def write(self, epoch: int, value: int, generation: int) -> bool:
+        """False when the writer is fenced. An epoch that is there already is left as it is."""
+        if generation < self.generation:
+            return False
+        known = self.values.get(epoch)
+        if known is None:
+            self.values[epoch] = value
+            if self.world.remember:
+                self.written.append(Written(self.world.engine.now, epoch, generation, value))
+            else:
+                self.values.pop(epoch - 100, None)
+        elif known != value:
+            self.world.violate(f"{self.name}: epoch {epoch} was written as {known} and again as {value}")
+        return True

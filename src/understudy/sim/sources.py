@@ -1,0 +1,180 @@
+"""A source in virtual time: what it cuts is written to a log that every standby has before anybody sees the epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from understudy.core.acks import FINAL
+from understudy.core.failover import UnitPlan
+from understudy.sim.copies import AHEAD_MAX, Output
+from understudy.sim.members import ACK_BYTES, STATE_BYTES, Member
+
+if TYPE_CHECKING:
+    from understudy.sim.hosts import Host
+
+FORGET_EVERY = 50
+"""A log is shortened this many epochs at a time: one by one would move the whole list each time."""
+
+
+class Log:
+    """What a source has cut: ``entries`` are the epochs from ``base`` on; nobody needs those before it."""
+
+    __slots__ = ("base", "entries")
+
+    def __init__(self) -> None:
+        self.base = 0
+        self.entries: list[int] = []
+
+    @property
+    def end(self) -> int:
+        """The epoch that is cut next."""
+        return self.base + len(self.entries)
+
+    def since(self, epoch: int) -> tuple[int, ...]:
+        return tuple(self.entries[max(0, epoch - self.base) :])
+
+    def put(self, begin: int, values: tuple[int, ...]) -> None:
+        """Take over entries from ``begin`` on, if they fit and go further than what is there."""
+        if self.base <= begin <= self.end < begin + len(values):
+            self.entries[begin - self.base :] = values
+
+    def replace(self, begin: int, values: tuple[int, ...]) -> None:
+        self.base, self.entries = begin, list(values)
+
+    def forget(self, upto: int) -> None:
+        """Nobody will ask for epochs up to ``upto``."""
+        if upto - self.base > FORGET_EVERY:
+            del self.entries[: upto - self.base]
+            self.base = upto
+
+
+class SourceUnit(Member):
+    """A source: it cuts epochs, and lets nobody see one before every standby has it in its log."""
+
+    def __init__(self, host: Host, name: str, generation: int, *, primary: bool, since: int) -> None:
+        super().__init__(host, name, generation, primary=primary, since=since)
+        (self.stage,) = self.shape.stages
+        self.log = host.disk.logs.setdefault(self.stage, Log())
+        self._has: dict[str, int] = {}
+        """Standby -> up to where its log goes."""
+        self._log_of = -1
+        """The generation whose log this standby has. Within one, a log only grows."""
+        self.stopped = False
+        self._output = self._from_log()
+
+    def _from_log(self) -> Output:
+        return Output(self.stage, self.world.topology.consumers(self.stage), first=self.log.base, lossy=False)
+
+    def begin(self, start: str) -> None:
+        self.log = self.host.disk.logs.setdefault(self.stage, Log())
+        self._run()
+
+    def promote(self, generation: int) -> None:
+        self.generation, self.primary = generation, True
+        self._run()
+
+    def _run(self) -> None:
+        # Whatever was seen downstream is in this log: it was shared before it was shown.
+        self._output = self._from_log()
+        self._show_upto(self.log.end)
+        self.host.later(self.world.conditions.epoch_s, self._cut)
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    def rise(self) -> None:
+        pass
+
+    def stand_down(self) -> None:
+        pass
+
+    def outputs(self) -> Mapping[str, Output]:
+        return {self.stage: self._output}
+
+    def output(self, stream: str) -> Output | None:
+        return self._output
+
+    def acknowledged(self, stream: str, consumer: str, acks: Mapping[int, int]) -> None:
+        if FINAL in acks and self._output.ack(consumer, acks[FINAL]) is not None:
+            trimmed = self._output.queue.first - 1
+            self.log.forget(trimmed)
+            self.world.trimmed(self.stage, trimmed)
+
+    def set_standbys(self, wanted: UnitPlan) -> None:
+        if not self.fenced and self._aim(wanted):
+            self._has = {key: n for key, n in self._has.items() if key in self.targets}
+            self._share()
+            self._show()
+
+    # -- cutting and sharing ------------------------------------------------------------------------------------------
+
+    def _cut(self) -> None:
+        if self.stopped:
+            return
+        shown = self._output.queue.next
+        if self.log.end == shown < self.world.epochs and self._output.queue.ahead < AHEAD_MAX:
+            self.log.entries.append(self.world.random.getrandbits(48))
+            self._share()
+            self._show()
+        self.host.later(self.world.conditions.epoch_s, self._cut)
+
+    def _share(self) -> None:
+        for key, (host, _) in self.targets.items():
+            has = max(self._has.get(key, 0), self.log.base)
+            news = (has, self.log.since(has), self.log.base)
+            message = (self.name, "entries", self.generation, key, *news, self.host.name)
+            self.world.send_unit(self.host, host, "checkpoint", STATE_BYTES, *message)
+
+    def entries(
+        self, generation: int, key: str, begin: int, values: tuple[int, ...], base: int, sender: str
+    ) -> None:
+        """As standby: the primary's log, from ``begin`` on; it begins at ``base``."""
+        if self.host.stale(self.name, generation):
+            self._shared(sender, generation, key, -1)
+        elif not self.primary and generation == self.generation and key == f"{self.host.name}#{self.since}":
+            if generation > self._log_of:
+                if begin != base:
+                    return
+                self.log.replace(begin, values)  # a new primary's log counts, also where it is shorter
+                self._log_of = generation
+            elif generation == self._log_of:
+                self.log.put(begin, values)
+                self.log.forget(base)
+            else:
+                return
+            self._shared(sender, generation, key, self.log.end)
+
+    def _shared(self, sender: str, generation: int, key: str, has: int) -> None:
+        message = (self.name, "shared", generation, key, has)
+        self.world.send_unit(self.host, sender, "control", ACK_BYTES, *message)
+
+    def shared(self, generation: int, key: str, has: int) -> None:
+        if not self.primary or self.stopped or generation != self.generation or key not in self.targets:
+            return
+        if has < 0:
+            self.fence()
+            return
+        self._has[key] = max(has, self._has.get(key, 0))
+        if has >= self.log.end:
+            self._ready(key)
+        self._show()
+
+    def _show(self) -> None:
+        """Publish what every standby has."""
+        if self.stopped or not self.primary:
+            return
+        self._show_upto(min([self.log.end, *(self._has.get(key, 0) for key in self.targets)]))
+
+    def _show_upto(self, end: int) -> None:
+        for epoch in range(self._output.queue.next, end):
+            value = self.log.entries[epoch - self.log.base]
+            self.world.shown(self.stage, epoch, value)
+            self._output.append(epoch, value)
+
+    def plan_changed(self) -> None:
+        pass
+
+    def retry(self) -> None:
+        if self.primary and not self.stopped and any(self._has.get(k, -1) < self.log.end for k in self.targets):
+            self._share()

@@ -1,0 +1,101 @@
+"""Shared by the tests of failover: machines in a known state, and plans and effects written short.
+
+One unit "u" of one stage "s"; hosts A, B, C. A unit is written generation:primary/standbys; behind each standby the
+serial of the plan that made it one, and + when it is ready; then what the primary starts from, and whether a standby is
+rising. #n is the serial of the plan."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+
+from understudy.core.failover import (
+    Begin,
+    Effect,
+    Event,
+    Failover,
+    HostJoined,
+    HostLost,
+    Plan,
+    Publish,
+    StopJob,
+    UnitPlan,
+)
+from understudy.core.policies import PassiveStandby, Policy
+from understudy.core.topology import StageShape, Topology, UnitShape
+
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # for busy machines
+PASSIVE = PassiveStandby()
+
+
+def on(topology: Topology, *hosts: str) -> Failover:
+    machine = Failover(topology)
+    for host in hosts:
+        assert machine.handle(HostJoined(host), 0.0) == []
+    return machine
+
+
+def one_unit(policy: Policy, hosts: str, *, primary: str | None = None, standby: str | None = None) -> Failover:
+    unit = UnitShape("u", ("s",), policy, primary, standby)
+    return on(Topology.build([StageShape("s")], [unit]), *hosts)
+
+
+def begun(policy: Policy, hosts: str) -> Failover:
+    return after(one_unit(policy, hosts), Begin())
+
+
+def adopted(policy: Policy, hosts: str, unit: UnitPlan) -> Failover:
+    machine = one_unit(policy, hosts)
+    machine.adopt(Plan(7, {"u": unit}))
+    return machine
+
+
+def plan(serial: int, **units: UnitPlan) -> Publish:
+    return Publish(Plan(serial, units))
+
+
+def held_by(
+    generation: int,
+    primary: str,
+    standby: str | None = None,
+    since: int = 0,
+    *,
+    ready: bool = False,
+    start: str = "fresh",
+) -> UnitPlan:
+    """A unit with at most one standby."""
+    if standby is None:
+        return UnitPlan(generation, primary, start=start)
+    return UnitPlan(generation, primary, (standby,), (standby,) if ready else (), start, (since,))
+
+
+def after(machine: Failover, *events: Event) -> Failover:
+    for event in events:
+        machine.handle(event, 0.0)
+    return machine
+
+
+def lost(host: str) -> HostLost:
+    return HostLost(host, "x")
+
+
+def shown(plan: Plan) -> str:
+    unit = plan.units["u"]
+    standbys = "".join(
+        f"{s}{since}{'+' if s in unit.ready else ''}" for s, since in zip(unit.standbys, unit.since, strict=True)
+    )
+    where = f"{unit.generation}:{unit.primary or '-'}/{standbys or '-'}"
+    return f"#{plan.serial} {where} {unit.start}{' rising' if unit.rising else ''}"
+
+
+def render(effects: list[Effect]) -> str:
+    """All of the effects but the text for people."""
+    words = []
+    for effect in effects:
+        if isinstance(effect, Publish):
+            words.append(shown(effect.plan))
+        elif isinstance(effect, StopJob):
+            words.append(f"STOP {effect.stage}@{effect.epoch} {effect.cause}")
+        else:
+            assert effect.unit == (None if effect.kind == "host-lost" else "u")
+            words.append(effect.kind + (f" {effect.host}" if effect.host else ""))
+    return " | ".join(words)

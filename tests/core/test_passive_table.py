@@ -1,0 +1,208 @@
+"""Passive standby: every state of a stage against every event, for the three ways in which a capture can be due."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+
+import pytest
+from protections import EVENTS, Table, at, check_pair, check_twice, standbys, trimmed
+
+from understudy.core.policies.base import CaptureFailed, Committed, Drain, Pasted, StageRole
+from understudy.core.policies.passive import Separate
+
+FAILED = CaptureFailed("s", "b", lost_standby=False)
+
+# The stage "s" starts at epoch 5; a sweeping one has committed 9 and waits for trims. Versions in brackets are those
+# at standby b.
+
+
+def inner() -> Separate:
+    machine = Separate([StageRole("s", 5, ("in",), last=False)], every_s=10.0, sweeping=True)
+    at(machine, 0, Committed("s", 9))
+    return machine
+
+
+def last() -> Separate:
+    machine = Separate([StageRole("s", 5, ("in",), last=True)], every_s=10.0, sweeping=True)
+    at(machine, 0, Committed("s", 9))
+    return machine
+
+
+def individual() -> Separate:
+    return Separate([StageRole("s", 5, ("in",), last=False)], every_s=10.0, sweeping=False)
+
+
+def built(make: Callable[[], Separate], *versions: int, due: int | None = None, now: float = 100.0) -> Separate:
+    """Standby b got these versions, the newest at ``now``; then ``due`` was committed and trimmed."""
+    machine = make()
+    for place, epoch in enumerate(versions, start=1 - len(versions)):
+        then = now + 20 * place  # far enough apart for any timer
+        at(machine, then, Committed("s", epoch), trimmed(epoch), standbys("b"), Pasted("s", "b", epoch))
+    if due is not None:
+        at(machine, now, Committed("s", due), trimmed(due))
+    return machine
+
+
+INNER: Table = {
+    "alone [-]": (
+        inner,
+        {"trimmed": "ack 8", "standbys b": "b@5", "standbys b c": "b@5 | c@5", "standbys c": "c@5"},
+    ),
+    "filling [-], 5 under way": (
+        lambda: at(inner(), 100, standbys("b")),
+        {"standbys b c": "c@5", "standbys c": "c@5"},
+    ),
+    "one version [5]": (
+        lambda: built(inner, 5),
+        {"trimmed": "b@8", "standbys b c": "c@5", "standbys c": "c@5"},
+    ),
+    "two versions [5 6]": (
+        lambda: built(inner, 5, 6),
+        {
+            "trimmed": "b@8",
+            "pasted b@7": "ack 6",
+            "standbys -": "ack 6",
+            "standbys b c": "c@6",
+            "standbys c": "c@6",
+        },
+    ),
+    "busy [5 6], 7 under way": (
+        lambda: built(inner, 5, 6, due=7),
+        {
+            "pasted b@7": "ack 6",
+            "standbys -": "ack 7",
+            "standbys b c": "c@7",
+            "standbys c": "c@7",
+        },
+    ),
+    "failed [5 6], 7 to be tried again": (
+        lambda: at(built(inner, 5, 6, due=7), 100, FAILED),
+        {
+            "pasted b@7": "ack 6",
+            "standbys -": "ack 7",
+            "standbys b c": "c@7",
+            "standbys c": "c@7",
+            "late tick": "b@7",
+        },
+    ),
+    "failed [-], 5 to be tried again": (
+        lambda: at(inner(), 100, standbys("b"), FAILED),
+        {"standbys b c": "c@5", "standbys c": "c@5", "late tick": "b@5"},
+    ),
+    "unusable [5 6], 7 is due": (
+        lambda: at(built(inner, 5, 6, due=7), 100, CaptureFailed("s", "b", lost_standby=True)),
+        {"pasted b@7": "ack 6", "standbys -": "ack 7", "standbys b c": "c@7", "standbys c": "c@7"},
+    ),
+    "two standbys [5 6] and [-], 6 under way": (
+        lambda: at(built(inner, 5, 6), 100, standbys("b", "c")),
+        {"trimmed": "b@8", "standbys -": "ack 6"},
+    ),
+    "draining [5 6]": (
+        lambda: at(built(inner, 5, 6), 100, Drain()),
+        {
+            "trimmed": "b@8",
+            "pasted b@7": "ack 6",
+            "standbys -": "ack 6",
+            "standbys b c": "c@6",
+            "standbys c": "c@6",
+        },
+    ),
+}
+
+LAST: Table = {
+    "waits for its timer [5 6], 7 is due": (
+        lambda: built(last, 5, 6, due=7),
+        {
+            "pasted b@7": "ack 6",
+            "standbys -": "ack 7",
+            "standbys b c": "c@7",
+            "standbys c": "c@7",
+            "late tick": "b@7",
+            "drain": "b@7",
+        },
+    ),
+    "timer passed [5 6], nothing is due": (
+        lambda: built(last, 5, 6, now=80),
+        {
+            "trimmed": "b@8",
+            "pasted b@7": "ack 6",
+            "standbys -": "ack 6",
+            "standbys b c": "c@6",
+            "standbys c": "c@6",
+        },
+    ),
+    "draining [5 6]": (
+        lambda: at(built(last, 5, 6), 100, Drain()),
+        {
+            "trimmed": "b@8",
+            "pasted b@7": "ack 6",
+            "standbys -": "ack 6",
+            "standbys b c": "c@6",
+            "standbys c": "c@6",
+        },
+    ),
+    "failed [5 6], 7 to be tried again": (
+        lambda: at(built(last, 5, 6, due=7, now=80), 100, FAILED),
+        {
+            "pasted b@7": "ack 6",
+            "standbys -": "ack 7",
+            "standbys b c": "c@7",
+            "standbys c": "c@7",
+            "late tick": "b@7",
+        },
+    ),
+}
+
+INDIVIDUAL: Table = {
+    "alone [-]": (
+        lambda: at(individual(), 90, Committed("s", 9)),
+        {
+            "trimmed": "ack 8",
+            "standbys b": "b@9+queue",
+            "standbys b c": "b@9+queue | c@9+queue",
+            "standbys c": "c@9+queue",
+        },
+    ),
+    "waits for its timer [5 6], 7 is due": (
+        lambda: built(individual, 5, 6, due=7),
+        {
+            "pasted b@7": "ack 6",
+            "standbys -": "ack 7",
+            "standbys b c": "c@7+queue",
+            "standbys c": "c@7+queue",
+            "late tick": "b@7+queue",
+            "drain": "b@7+queue",
+        },
+    ),
+    "timer passed [5 6], nothing is due": (
+        lambda: built(individual, 5, 6, now=80),
+        {
+            "committed": "b@10+queue",
+            "pasted b@7": "ack 6",
+            "standbys -": "ack 6",
+            "standbys b c": "c@6+queue",
+            "standbys c": "c@6+queue",
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize(("state", "event"), list(product(INNER, EVENTS)))
+def test_every_state_of_an_inner_stage_against_every_event(state: str, event: str) -> None:
+    check_pair(INNER, state, event)
+
+
+@pytest.mark.parametrize(("state", "event"), list(product(LAST, EVENTS)))
+def test_every_state_of_a_last_stage_against_every_event(state: str, event: str) -> None:
+    check_pair(LAST, state, event)
+
+
+@pytest.mark.parametrize(("state", "event"), list(product(INDIVIDUAL, EVENTS)))
+def test_every_state_of_an_individually_timed_stage_against_every_event(state: str, event: str) -> None:
+    check_pair(INDIVIDUAL, state, event)
+
+
+@pytest.mark.parametrize(("state", "event"), [(s, e) for s, e in product(INNER, EVENTS) if "pasted" not in e])
+def test_told_twice_is_told_once(state: str, event: str) -> None:
+    check_twice(INNER, state, event)
