@@ -169,8 +169,12 @@ class World:
         armed = self.armed(name, old, event)
         assert not armed & self.alive & set(unit.standbys), "waits though it could be taken over"
         expected = replace(old, ready=tuple(s for s in old.standbys if s in armed), rising=unit.rising)
-        if set(old.ready) - armed:  # somebody came back with an empty disk
-            expected = replace(expected.without(event.host), ready=expected.ready)  # type: ignore[union-attr]
+        if isinstance(event, HostJoined) and not event.returned:
+            if event.host in old.standbys:  # another process in its place, with an empty disk or never ready
+                expected = expected.without(event.host)
+            if event.host == old.primary:  # with an empty disk, while somebody who is away has the state
+                assert unit.ready
+                expected = replace(expected, primary=None)
         assert unit == expected, "a waiting unit is left alone"
 
     # -- facts --------------------------------------------------------------------------------------------------------

@@ -242,8 +242,8 @@ class Failover:
             if unit.primary in self.alive and unit.primary != event.host:
                 continue
             empty = not event.returned and name not in event.holds
-            if empty and event.host in unit.ready:  # its disk was lost: it is no more than any other host
-                unit = changes[name] = unit.without(event.host)
+            if not event.returned and event.host in unit.standbys and (empty or event.host not in unit.ready):
+                unit = changes[name] = unit.without(event.host)  # another process: no more than any other host
             if unit.primary == event.host:
                 if event.returned:  # nobody took over meanwhile: it simply goes on
                     here = replace(unit.only(self.alive), rising=False)
