@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -119,6 +120,29 @@ def unprotected(out: Path, name: str) -> dict[str, Any]:
         return drill.judge(expected="gap")
 
 
+def _of_pair(out: Path, name: str, policy: str) -> dict[str, Any]:
+    """SIGKILL of the stateful stage's host, under the policy that the job reads from the environment."""
+    os.environ["PAIR_POLICY"] = policy
+    try:
+        with Drill(JOBS / "pair.py", out, hosts=2, name=name, settings=FAST_START) as drill:
+            drill.settle()
+            drill.signal("speeds")
+            drill.epochs(8)
+            return drill.judge()
+    finally:
+        del os.environ["PAIR_POLICY"]
+
+
+def active_standby(out: Path, name: str) -> dict[str, Any]:
+    """Active standby: SIGKILL of the stateful stage's host."""
+    return _of_pair(out, name, "us.ActiveStandby()")
+
+
+def individual_checkpoints(out: Path, name: str) -> dict[str, Any]:
+    """Passive standby with individual checkpoints: SIGKILL of the stateful stage's host."""
+    return _of_pair(out, name, "us.PassiveStandby('individual')")
+
+
 DRILLS: dict[str, Callable[[Path, str], dict[str, Any]]] = {
     "stateful-host": stateful_host,
     "middle-of-chain": middle_of_chain,
@@ -126,6 +150,8 @@ DRILLS: dict[str, Callable[[Path, str], dict[str, Any]]] = {
     "standby-then-primary": standby_then_primary,
     "paused-primary": paused_primary,
     "coordinator-away": coordinator_away,
+    "active-standby": active_standby,
+    "individual-checkpoints": individual_checkpoints,
     "unprotected": unprotected,
 }
 

@@ -25,6 +25,21 @@ job.sink(speeds, us.sinks.parquet({sink!r}))
 """
 )
 
+UNDER = (
+    RATE
+    + """
+@job.stage(positions, host="h2", standby="h1", ha={policy})
+def speeds(positions):
+    return positions.groupBy("road").agg(F.avg("speed").alias("mean"), F.count("*").alias("cars"))
+
+@job.stage(speeds, host="h1", standby="h2", ha={policy})
+def fast(speeds):
+    return speeds.where("mean > 10")
+
+job.sink(fast, us.sinks.parquet({sink!r}))
+"""
+)
+
 RARELY = (
     RATE
     + """

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from authority import Authority
-from jobs import DIAMOND, PAIR, RARELY, THROWS
+from jobs import DIAMOND, PAIR, RARELY, THROWS, UNDER
 from understudy.cli import FAST_START
 from understudy.drill import Drill
 from understudy.errors import StageFailed
@@ -170,6 +170,26 @@ def test_a_rotten_file_is_noticed_and_sent_again(tmp_path: Path) -> None:
         drill.epochs(8)
         result = drill.judge()
     assert result["verdict"] == "precise", result
+
+
+@pytest.mark.parametrize("policy", ["us.ActiveStandby()", "us.PassiveStandby('individual', every='600ms')"])
+def test_other_policies_survive_too(tmp_path: Path, policy: str) -> None:
+    """A copy that runs takes over, and gets a copy of its own when the dead host is back; checkpoints that carry the
+    output queue are restored with it."""
+    job = write_job(tmp_path, UNDER, sink=tmp_path / "out", policy=policy)
+    with Drill(job, tmp_path / "drill", hosts=2, settings=FAST_START) as drill:
+        drill.settle(4)
+        drill.signal("speeds")
+        drill.epochs(4)
+        drill.run.hosts.start(drill.harmed[0])
+        drill.wait_event("standby-ready", timeout_s=90, unit="speeds")
+        drill.coordinator.wait_until_running(armed=True)
+        drill.epochs(4)
+        drill.signal("speeds")
+        drill.epochs(8)
+        result = drill.judge()
+    assert result["verdict"] == "precise", result
+    assert result["disorder"] == []
 
 
 def test_spark_source_diamond_and_two_sinks(tmp_path: Path) -> None:

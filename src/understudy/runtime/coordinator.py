@@ -21,7 +21,7 @@ import pyarrow.flight as flight
 
 from understudy.core import detection, failover
 from understudy.core.failover import Failover, Plan, UnitPlan
-from understudy.core.policies import PassiveStandby, none
+from understudy.core.policies import ActiveStandby, PassiveStandby, none
 from understudy.core.topology import Topology
 from understudy.errors import HostsUnavailable, JobError, SetupError, StageFailed, UnderstudyError
 from understudy.job import Job, load
@@ -522,10 +522,12 @@ class Coordinator:
 def _require_supported(topology: Topology) -> None:
     """Some policies exist in the simulator only; better to say so than to protect less than was asked for."""
     for unit in topology.units.values():
-        if unit.policy not in (none, PassiveStandby(every=getattr(unit.policy, "every", 1))):
+        every = getattr(unit.policy, "every", 1)
+        runs = (none, ActiveStandby(), PassiveStandby(every=every), PassiveStandby("individual", every=every))
+        if unit.policy not in runs:
             raise JobError(
-                f"unit {unit.name!r}: {unit.policy.describe()} does not run on Spark yet; use "
-                "us.PassiveStandby(checkpoint='sweeping') or us.none, or try it with understudy simulate"
+                f"unit {unit.name!r}: {unit.policy.describe()} does not run on Spark yet; use us.PassiveStandby(...) "
+                "with one standby, us.ActiveStandby() or us.none, or try it with understudy simulate"
             )
 
 

@@ -27,13 +27,14 @@ import pyarrow.flight as flight
 from understudy.errors import JobError, SetupError, UnderstudyError
 from understudy.job import Job, load
 from understudy.runtime import wire
+from understudy.runtime.active import ActiveStandbyStage
 from understudy.runtime.checkpoints import CheckpointStore
 from understudy.runtime.payloads import Payloads
 from understudy.runtime.source import EntryLog, SourceStage, StandbySource
 from understudy.runtime.spark import Plans, start_session
 from understudy.runtime.spark_io import TLS_VARIABLE, TOKEN_VARIABLE
 from understudy.runtime.spark_source import SparkSourceStage
-from understudy.runtime.stage import POLL_S, RUN, PrimaryStage, Stream
+from understudy.runtime.stage import POLL_S, RUN, RunningStage, Stream
 from understudy.runtime.standby import Rehearsal, StandbyStage
 from understudy.sinks import AnySink, FolderSink
 from understudy.sources import SparkSource
@@ -41,6 +42,7 @@ from understudy.sources import SparkSource
 ORPHAN_S = 600.0
 """A host that has not heard from any coordinator for this long ends itself, so that none is left behind for ever.
 Shorter would end a job whose coordinator is being repaired."""
+STANDBYS = (StandbyStage, ActiveStandbyStage, StandbySource)
 _TRACE = bool(os.environ.get("UNDERSTUDY_TRACE"))
 
 
@@ -102,6 +104,7 @@ class Host:
                 "check": self._on_check,
                 "ack": self._on_ack,
                 "paste": self._on_paste,
+                "copy-at": self._on_copy_at,
                 "entries": self._on_entries,
                 "arm": self._on_arm,
                 "initial": self._on_initial,
@@ -314,19 +317,20 @@ class Host:
     def _agree(self, unit: str, stage: str, wanted: dict[str, Any]) -> None:
         mine = self.stages.get(stage)
         generation = wanted["generation"]
-        if isinstance(mine, (PrimaryStage, SourceStage)) and mine.generation < generation and not mine.stopping:
+        if isinstance(mine, (RunningStage, SourceStage)) and mine.generation < generation and not mine.stopping:
             self.report("fenced", stage=stage, unit=unit, generation=mine.generation)
         if wanted["primary"] == self.name:
-            running = isinstance(mine, (PrimaryStage, SourceStage))
+            running = isinstance(mine, (RunningStage, SourceStage))
             if not running or mine.generation < generation:
                 self._become_primary(unit, stage, mine, generation, wanted["start"])
             standby, since = next(zip(wanted["standbys"], wanted["since"], strict=True), (None, -1))
             self.stages[stage].set_standby(standby, since, ready=standby in wanted["ready"])
         elif self.name in wanted["standbys"]:
-            keeps = isinstance(mine, (StandbyStage, StandbySource)) and mine.generation == generation
+            keeps = isinstance(mine, STANDBYS) and mine.generation == generation
             if not keeps and wanted["primary"] is not None:
                 self._discard(stage, mine)
-                self._become_standby(unit, stage, generation)
+                since = wanted["since"][wanted["standbys"].index(self.name)]
+                self._become_standby(unit, stage, generation, since)
         elif mine is not None:
             self._discard(stage, mine)
             shutil.rmtree(self._stage_folder(stage), ignore_errors=True)
@@ -345,7 +349,7 @@ class Host:
             self.stages.pop(stage, None)
         mine.stop()
 
-    def _become_standby(self, unit: str, stage: str, generation: int) -> None:
+    def _become_standby(self, unit: str, stage: str, generation: int, since: int) -> None:
         folder = self._stage_folder(stage)
         standby: Any
         if self._is_host_source(stage):
@@ -353,7 +357,11 @@ class Host:
             standby = StandbySource(self, stage, unit=unit, generation=generation, log=log)
         else:
             shutil.rmtree(folder, ignore_errors=True)
-            standby = StandbyStage(self, stage, unit=unit, generation=generation, folder=folder)
+            about = {"unit": unit, "generation": generation, "folder": folder}
+            if self.topology.units[unit].policy.standby_runs:
+                standby = ActiveStandbyStage(self, stage, since=since, **about)
+            else:
+                standby = StandbyStage(self, stage, **about)
         with self.changed:
             self.stages[stage] = standby
             self.changed.notify_all()
@@ -361,8 +369,18 @@ class Host:
     def _become_primary(self, unit: str, stage: str, mine: Any, generation: int, start: str) -> None:
         folder = self._stage_folder(stage)
         print(f"{time.time():.3f} {stage}: becoming primary of generation {generation} from {start}", flush=True)
-        if isinstance(mine, (PrimaryStage, SourceStage)):
+        if isinstance(mine, (RunningStage, SourceStage)):
             self._discard(stage, mine)  # fenced by its own next generation: begins again from what is held
+            mine = None
+        if isinstance(mine, ActiveStandbyStage):
+            copy = mine.release()
+            if copy is not None:
+                with self.changed:
+                    self.stages[stage] = copy
+                    self.changed.notify_all()
+                copy.promote(generation)
+                print(f"{time.time():.3f} {stage}: primary after epoch {copy.committed}", flush=True)
+                return
             mine = None
         primary: Any
         if self._is_host_source(stage):
@@ -381,7 +399,7 @@ class Host:
                 start_epoch = base - 1
             else:
                 start_epoch, base = -1, 0
-            kind = SparkSourceStage if self.job.stages[stage].source is not None else PrimaryStage
+            kind = SparkSourceStage if self.job.stages[stage].source is not None else RunningStage
             primary = kind(
                 self,
                 stage,
@@ -500,7 +518,7 @@ class Host:
 
     def publish(self, stage: str, frame: Any, batch: int) -> None:
         primary = self.stages.get(stage)
-        if isinstance(primary, PrimaryStage):
+        if isinstance(primary, RunningStage):
             primary.publish(frame, batch)
 
     # -- calls from other hosts ------------------------------------------------------------------------------------
@@ -516,10 +534,11 @@ class Host:
             return wire.epoch_stream(wire.EMPTY, {"refused": "fenced"})
         if stream is None or request["consumer"] not in stream.queue.progress:
             return wire.epoch_stream(wire.EMPTY, {"refused": "elsewhere"})
-        if not stream.queue.hears(request["consumer"], request["generation"], near=False):
-            return wire.epoch_stream(wire.EMPTY, {"refused": "fenced"})
-        stream.ack(request["consumer"], request["acked"])
-        refusal, table = stream.take(request["consumer"], request["epoch"], POLL_S)
+        if request["counts"]:
+            if not stream.queue.hears(request["consumer"], request["generation"], near=False):
+                return wire.epoch_stream(wire.EMPTY, {"refused": "fenced"})
+            stream.ack(request["consumer"], request["acked"])
+        refusal, table = stream.take(request["consumer"], request["epoch"], POLL_S, counts=request["counts"])
         if table is None:
             return wire.epoch_stream(wire.EMPTY, {"refused": refusal})
         header = {
@@ -569,9 +588,17 @@ class Host:
         if self._stale(header):
             return {"refused": "fenced"}
         standby = self.stages.get(header["stage"])
-        if not isinstance(standby, (StandbyStage, StandbySource)) or standby.generation != header["generation"]:
+        if not isinstance(standby, STANDBYS) or standby.generation != header["generation"]:
             return {"refused": "elsewhere"}
         return act(standby)
+
+    def _on_copy_at(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
+        if self._stale(header):
+            return {"refused": "fenced"}
+        primary = self.stages.get(header["stage"])
+        if not isinstance(primary, RunningStage) or primary.generation != header["generation"]:
+            return {"refused": "elsewhere"}
+        return primary.copy_is_at(header["standby"], header["epoch"])
 
     # -- calls from this host's Spark ------------------------------------------------------------------------------
 
@@ -584,7 +611,9 @@ class Host:
         if header["session"] != RUN:
             return self.rehearsals.get(header["session"])
         stage = self.stages.get(header["stage"])
-        return stage if isinstance(stage, PrimaryStage) else None
+        if isinstance(stage, ActiveStandbyStage):
+            stage = stage.copy
+        return stage if isinstance(stage, RunningStage) else None
 
     def _on_initial(self, header: dict[str, Any], body: bytes) -> Any:
         stage = self._spark_call(header)

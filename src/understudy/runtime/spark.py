@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ import pyarrow as pa
 
 from understudy.errors import JobError, SetupError
 from understudy.job import Job, Stage
-from understudy.runtime.spark_io import FORMAT, EpochSource
+from understudy.runtime.spark_io import source_called
 from understudy.sources import SparkSource
 
 if TYPE_CHECKING:
@@ -92,11 +93,13 @@ def start_session(name: str, *, master: str, settings: dict[str, str], local_dir
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
-    session.dataSource.register(EpochSource)
     return session
 
 
 # -- plans --------------------------------------------------------------------------------------------------------
+
+
+_numbers = count(1)
 
 
 class Plans:
@@ -160,7 +163,11 @@ class Plans:
 
     def _input(self, stage: str, name: str, schema: StructType) -> DataFrame:
         options = {"host": self._host, "stage": stage, "input": name, "schema": json.dumps(schema.jsonValue())}
-        return self._spark.readStream.format(FORMAT).options(**options).load()
+        # A source of its own for every input: Spark writes to a registered source's environment as a query starts, and
+        # two queries that share one can catch each other in the middle (java.io.OptionalDataException in a task).
+        source = source_called(f"understudy_{next(_numbers)}")
+        self._spark.dataSource.register(source)
+        return self._spark.readStream.format(source.name()).options(**options).load()
 
     def start(self, stage: str, checkpoint: Path, publish: Callable[[DataFrame, int], None]) -> StreamingQuery:
         """Start the stage's query. Without a mode from the user, the first that Spark accepts is taken."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from understudy.runtime.stage import AHEAD_MAX, PrimaryStage, Shipper
+from understudy.runtime.stage import AHEAD_MAX, RunningStage, Shipper, write_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -64,22 +64,13 @@ class Preserver:
         return False
 
 
-class SparkSourceStage(PrimaryStage):
+class SparkSourceStage(RunningStage):
     """Its one input is the tick, which lets Spark cut an epoch when one is due and wanted."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._queue_folder = self.state / "queue"
         self._opened = time.monotonic()
-        kept = sorted(int(p.stem) for p in self._queue_folder.glob("*.arrow"))
-        for epoch in kept:
-            with pa.memory_map(str(self._queue_folder / f"{epoch}.arrow")) as file:
-                self.host.payloads.put(self.output.key, epoch, pa.ipc.open_file(file).read_all())
-        oldest = kept[0] if kept else self.start_epoch + 1
-        self.output.queue.first = oldest
-        for progress in self.output.queue.progress.values():
-            progress.received = progress.acked = oldest - 1
-        self.start_epoch = oldest - 1  # where sinks on this stream begin
 
     def _make_keeper(self) -> Any:
         return Preserver(self)
@@ -107,12 +98,12 @@ class SparkSourceStage(PrimaryStage):
             return
         table = frame.toArrow()
         self._queue_folder.mkdir(parents=True, exist_ok=True)
-        _write(self._queue_folder / f"{epoch}.arrow", table)
+        write_table(self._queue_folder / f"{epoch}.arrow", table)
         record = self.host.options.get("record")
         if record:
             folder = Path(record, self.name)
             folder.mkdir(parents=True, exist_ok=True)
-            _write(folder / f"{epoch}.arrow", table)
+            write_table(folder / f"{epoch}.arrow", table)
         assert isinstance(self.keeper, Preserver)
         if self.keeper.preserve(epoch, self._files(batch)):
             self.output.append(epoch, table)
@@ -143,10 +134,3 @@ class SparkSourceStage(PrimaryStage):
 
     def drain(self, final: int) -> bool:
         return True
-
-
-def _write(path: Path, table: pa.Table) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    with pa.OSFile(str(temporary), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
-        writer.write_table(table)
-    temporary.rename(path)

@@ -1,4 +1,7 @@
-"""What a host runs: a stage as primary, fed by inlets, drained by consumers and sinks, kept safe by its keeper.
+"""What a host runs: a stage, fed by inlets, drained by consumers and sinks, kept safe by its keeper.
+
+A stage runs as primary or, under active standby, as a copy: on the same input, without sending, telling the primary how
+far it is. A copy that is promoted simply goes on.
 
 Every object here lives under its host's one condition (``host.changed``): whoever changes something holds it and
 notifies; whoever waits, waits on it. Slow work (network, disk, Spark) happens outside it.
@@ -68,18 +71,25 @@ class Stream:
             self.host.changed.notify_all()
         return True
 
-    def take(self, consumer: str, epoch: int, timeout_s: float) -> tuple[str | None, pa.Table | None]:
-        """Wait for ``epoch``. Returns (refusal, None) or (None, table)."""
+    def take(
+        self, consumer: str, epoch: int, timeout_s: float, *, counts: bool = True
+    ) -> tuple[str | None, pa.Table | None]:
+        """Wait for ``epoch``. Returns (refusal, None) or (None, table). ``counts`` unless a copy of the consumer asks:
+        only its primary's requests say how far it is."""
         deadline = time.monotonic() + timeout_s
+
+        def request() -> bool:
+            return self.queue.request(consumer, epoch) if counts else epoch < self.queue.next
+
         with self.host.changed:
-            served = self.queue.request(consumer, epoch)
+            served = request()
             self.host.changed.notify_all()  # that the consumer has come this far may lift back-pressure
             while not served:
                 left = deadline - time.monotonic()
                 if left <= 0 or self.host.stages.get(self.stage) is not self.owner:
                     return ("later" if left <= 0 else "elsewhere"), None
                 self.host.changed.wait(left)
-                served = self.queue.request(consumer, epoch)
+                served = request()
             missing = epoch < self.queue.first
         table = None if missing else self.host.payloads.get(self.key, epoch)
         if table is None:
@@ -101,7 +111,7 @@ class Stream:
 class Inlet(threading.Thread):
     """Pulls one input stream, epoch by epoch, from wherever the plan says its producer is."""
 
-    def __init__(self, stage: PrimaryStage, stream: str) -> None:
+    def __init__(self, stage: RunningStage, stream: str) -> None:
         super().__init__(name=f"inlet {stage.name}<{stream}", daemon=True)
         self.stage, self.stream, self.host = stage, stream, stage.host
         self.received = stage.start_epoch
@@ -128,7 +138,10 @@ class Inlet(threading.Thread):
                 stage.fence()
                 return
             elif refusal == "gone":
-                host.report("gone", stage=stage.name, unit=stage.unit, epoch=self.received + 1, stream=self.stream)
+                if stage.primary:
+                    host.report("gone", stage=stage.name, unit=stage.unit, epoch=self.received + 1, stream=self.stream)
+                else:
+                    stage.give_up(f"epoch {self.received + 1} of {self.stream} is gone")
                 return
             elif refusal != "later":
                 with host.changed:  # moved or unreachable: the next plan will tell
@@ -151,7 +164,8 @@ class Inlet(threading.Thread):
             return "elsewhere", None
         if producer == host.name:
             stream = host.stream(self.stream)
-            return stream.take(stage.name, epoch, 1.0) if stream else ("elsewhere", None)
+            counts = stage.primary
+            return stream.take(stage.name, epoch, 1.0, counts=counts) if stream else ("elsewhere", None)
         request = {
             "get": "epoch",
             "stream": self.stream,
@@ -160,9 +174,11 @@ class Inlet(threading.Thread):
             "unit": stage.unit,
             "generation": stage.generation,
             "acked": stage.acked,
+            "counts": stage.primary,
         }
         try:
-            reply, table = host.peer(producer).get(request, timeout_s=POLL_S + 10)
+            category = "data" if stage.primary else "duplicate"
+            reply, table = host.peer(producer).get(request, category=category, timeout_s=POLL_S + 10)
         except (flight.FlightError, pa.ArrowException, OSError):
             return "unreachable", None
         return reply.refused, (None if reply.refused else table)
@@ -171,14 +187,14 @@ class Inlet(threading.Thread):
 class SinkWriter(threading.Thread):
     """Writes a stream's epochs to one sink, in order, and acknowledges each once it is durable."""
 
-    def __init__(self, stage: PrimaryStage | Any, name: str) -> None:
+    def __init__(self, stage: RunningStage | Any, name: str) -> None:
         super().__init__(name=f"sink {name}", daemon=True)
         self.stage, self.sink_name, self.host = stage, name, stage.host
 
     def run(self) -> None:
         stage, host = self.stage, self.host
         consumer = f"sink:{self.sink_name}"
-        epoch = stage.start_epoch + 1
+        epoch = stage.output.queue.first
         try:
             writer = host.sink(self.sink_name).open(stage.generation, host.wait_for_spark)
             while not stage.stopping:
@@ -202,9 +218,9 @@ class SinkWriter(threading.Thread):
                 )
 
 
-class PrimaryStage:
-    """One PySpark stage running as primary. Its state is at ``start_epoch``; ``base`` maps Spark's batch ids to
-    epochs (epoch = batch + base)."""
+class RunningStage:
+    """One PySpark stage, running. Its state is at ``start_epoch``; ``base`` maps Spark's batch ids to epochs
+    (epoch = batch + base). Output that came with its state is in ``state/queue``."""
 
     def __init__(
         self,
@@ -218,8 +234,11 @@ class PrimaryStage:
         start_epoch: int,
         base: int,
         query: Any = None,
+        copy_since: int | None = None,
     ) -> None:
+        """``copy_since``: runs as a copy, on a host that is standby since that plan."""
         self.host, self.name, self.unit, self.generation = host, name, unit, generation
+        self.primary, self.since = copy_since is None, copy_since
         self.folder, self.state = folder, state
         self.start_epoch, self.base = start_epoch, base
         self.inputs = host.job.stages[name].inputs
@@ -227,22 +246,58 @@ class PrimaryStage:
         self.resumed_at: float | None = None
         self.stopping = False
         self.error: str | None = None
-        self.output = Stream(host, name, start=start_epoch + 1)
-        self.output.owner = self
-        self.protected = host.topology.units[unit].protected
+        self.output = self._restored_output()
+        self.policy = host.topology.units[unit].policy
+        self.protected = self.policy.protected
         self.keeper = self._make_keeper()
         self.inlets = {s: Inlet(self, s) for s in self.inputs}
         self._query = query
-        self._threads = [*self.inlets.values(), *(SinkWriter(self, s) for s in host.job.stages[name].sinks)]
-        self._threads.append(self.keeper)
+        self._threads = [*self.inlets.values(), *(self._primary_threads() if self.primary else [Reporter(self)])]
         self._threads.append(threading.Thread(target=self._run_query, name=f"query {name}", daemon=True))
 
     def _make_keeper(self) -> Keeper:
         return Keeper(self)
 
+    def _primary_threads(self) -> list[Any]:
+        return [self.keeper, *(SinkWriter(self, s) for s in self.host.job.stages[self.name].sinks)]
+
+    def _restored_output(self) -> Stream:
+        """The output queue as it was when the state was captured, where the checkpoint carries it."""
+        folder = self.state / "queue"
+        kept = sorted(int(p.stem) for p in folder.glob("*.arrow"))
+        output = Stream(self.host, self.name, start=kept[0] if kept else self.start_epoch + 1)
+        output.owner = self
+        for epoch in kept:
+            with pa.memory_map(str(folder / f"{epoch}.arrow")) as file:
+                self.host.payloads.put(output.key, epoch, pa.ipc.open_file(file).read_all())
+            output.queue.append(epoch)
+        return output
+
     def start(self) -> None:
         for thread in self._threads:
             thread.start()
+
+    def promote(self, generation: int) -> None:
+        """From copy to primary: nothing stops, but from now on it sends, writes and is protected itself."""
+        with self.host.changed:
+            self.generation, self.primary = generation, True
+            self.keeper = self._make_keeper()
+            threads = self._primary_threads()
+            self.host.changed.notify_all()
+        for thread in threads:
+            thread.start()
+        self.resumed_at = time.time()
+        self.host.report(
+            "resumed", stage=self.name, unit=self.unit, generation=generation, epoch=self.committed
+        )
+
+    def give_up(self, cause: str) -> None:
+        """As a copy: this host cannot be the standby; the primary must not wait for it."""
+        self.host.report(
+            "standby-unusable", stage=self.name, unit=self.unit, generation=self.generation, standby=self.host.name,
+            since=self.since, cause=cause,
+        )  # fmt: skip
+        threading.Thread(target=self.stop, daemon=True).start()
 
     # -- Spark's side -----------------------------------------------------------------------------------------------
 
@@ -262,7 +317,9 @@ class PrimaryStage:
             if not self.stopping:
                 traceback.print_exc()
                 print(getattr(error, "_stackTrace", ""), flush=True)  # where in Spark, for the host's log
-        if not self.stopping:
+        if not self.stopping and not self.primary:
+            self.give_up(cause)
+        elif not self.stopping:
             self.error = cause
             self.host.report(
                 "threw", stage=self.name, unit=self.unit, generation=self.generation, epoch=self.granted, cause=cause
@@ -282,11 +339,13 @@ class PrimaryStage:
                 self.host.trace(self.name, "committed", after)
                 for inlet in self.inlets.values():
                     self.host.payloads.drop(inlet.key, after)
-                self.keeper.handle(base.Committed(self.name, after))
+                if self.primary:
+                    self.keeper.handle(base.Committed(self.name, after))
                 self.host.changed.notify_all()
             if self.resumed_at is None:
                 self.resumed_at = time.time()
-                self.host.report("resumed", stage=self.name, unit=self.unit, generation=self.generation, epoch=after)
+                kind = "resumed" if self.primary else "armed"
+                self.host.report(kind, stage=self.name, unit=self.unit, generation=self.generation, epoch=after)
             self.host.changed.wait_for(lambda: self.stopping or self._may_run(after + 1))
             if self.stopping:
                 return wire.refuse("stopped")
@@ -297,7 +356,7 @@ class PrimaryStage:
 
     def _may_run(self, epoch: int) -> bool:
         arrived = all(inlet.received >= epoch for inlet in self.inlets.values())
-        return arrived and self.output.queue.ahead < AHEAD_MAX
+        return arrived and (not self.primary or self.output.queue.ahead < AHEAD_MAX)
 
     def parts(self, input: str, epoch: int) -> dict[str, Any]:
         table = self.host.payloads.get(self.inlets[input].key, epoch)
@@ -322,10 +381,24 @@ class PrimaryStage:
     # -- protocol ---------------------------------------------------------------------------------------------------
 
     def on_received(self) -> None:
-        self.keeper.handle(base.Received(self.name, min(inlet.received for inlet in self.inlets.values())))
+        if self.primary:
+            self.keeper.handle(base.Received(self.name, min(inlet.received for inlet in self.inlets.values())))
 
     def on_trimmed(self, epoch: int) -> None:
-        self.keeper.handle(base.Acked(self.name, FINAL, epoch))
+        if self.primary:
+            self.keeper.handle(base.Acked(self.name, FINAL, epoch))
+
+    def copy_is_at(self, standby: str, epoch: int) -> dict[str, Any]:
+        """A copy has processed ``epoch``. It is told what all consumers are done with."""
+        with self.host.changed:
+            if self.primary:
+                self.keeper.handle(base.Pasted(self.name, standby, epoch))
+            return {"trimmed": self.output.queue.trimmed}
+
+    def trim(self, epoch: int) -> None:
+        """As a copy: all consumers are done with ``epoch``."""
+        for consumer in self.output.queue.progress:
+            self.output.ack(consumer, min(epoch, self.output.queue.next - 1))
 
     def regenerate(self, epoch: int) -> pa.Table | None:
         """An epoch that this primary never had: lost, for a unit without protection; else never asked for."""
@@ -360,11 +433,35 @@ class PrimaryStage:
     def fence(self) -> None:
         """A newer generation of this unit runs elsewhere: stop, add nothing."""
         if not self.stopping:
-            self.host.report("fenced", stage=self.name, unit=self.unit, generation=self.generation)
+            if self.primary:
+                self.host.report("fenced", stage=self.name, unit=self.unit, generation=self.generation)
             threading.Thread(target=self.stop, daemon=True).start()
+
+    def queue_files(self, upto: int) -> dict[str, Path]:
+        """The untrimmed output up to an epoch, as files for a checkpoint. Each is written once."""
+        folder = self.folder / "queue"
+        folder.mkdir(parents=True, exist_ok=True)
+        with self.host.changed:
+            first = self.output.queue.first
+        files: dict[str, Path] = {}
+        for epoch in range(first, upto + 1):
+            path = folder / f"{epoch}.arrow"
+            if not path.exists():
+                table = self.host.payloads.get(self.output.key, epoch)
+                if table is None:
+                    continue  # trimmed meanwhile
+                write_table(path, table)
+            files[f"queue/{epoch}.arrow"] = path
+        for path in folder.glob("*.arrow"):
+            if int(path.stem) < first:
+                path.unlink(missing_ok=True)
+        return files
 
     def set_standby(self, standby: str | None, since: int, *, ready: bool) -> None:
         if not self.protected:
+            return
+        if standby is None and self.policy.standby_runs:
+            self.keeper.clear_target()
             return
         self.keeper.set_target(standby or self.host.name, since)
         if ready:
@@ -376,7 +473,7 @@ class PrimaryStage:
         with self.host.changed:
             if self.committed < final or (self.output.queue.trimmed < final and self.host.topology.is_last(self.name)):
                 return False
-            if self.protected:
+            if self.protected and not self.policy.standby_runs:
                 return self.keeper.drained()
         if not (self.folder / "self" / "manifests" / f"{final}.json").exists():
             store = CheckpointStore(self.folder / "self", clear=True)
@@ -422,10 +519,51 @@ class PrimaryStage:
         }
 
 
+def write_table(path: Path, table: pa.Table) -> None:
+    """As a whole or not at all."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with pa.OSFile(str(temporary), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+    temporary.rename(path)
+
+
+class Reporter(threading.Thread):
+    """Tells a copy's primary how far the copy is, as often as it moves; the answer says what may be trimmed."""
+
+    def __init__(self, stage: RunningStage) -> None:
+        super().__init__(name=f"reporter {stage.name}", daemon=True)
+        self.stage, self.host = stage, stage.host
+
+    def run(self) -> None:
+        stage, host = self.stage, self.host
+        told = stage.start_epoch - 1
+        while True:
+            with host.changed:
+                host.changed.wait_for(lambda then=told: stage.stopping or stage.primary or stage.committed > then)
+                if stage.stopping or stage.primary:
+                    return
+                epoch, primary = stage.committed, (host.plan.get(stage.unit) or {}).get("primary")
+            header = {
+                "unit": stage.unit, "stage": stage.name, "generation": stage.generation, "epoch": epoch,
+                "standby": f"{host.name}#{stage.since}",
+            }  # fmt: skip
+            try:
+                if primary is None or primary == host.name:
+                    raise OSError("nobody to tell")
+                reply = host.peer(primary).call("copy-at", header, category="ack", timeout_s=5)
+            except (flight.FlightError, pa.ArrowException, OSError):
+                with host.changed:
+                    host.changed.wait(0.2)
+                continue
+            told = epoch
+            if not reply.refused:
+                stage.trim(reply.header["trimmed"])
+
+
 class Shipper:
     """Brings versions of one stage's state to its standby or, lacking one, to this host's own disk."""
 
-    def __init__(self, stage: PrimaryStage) -> None:
+    def __init__(self, stage: RunningStage) -> None:
         self.stage, self.host = stage, stage.host
         self.target: str | None = None
         self.since = -1
@@ -492,12 +630,12 @@ class Shipper:
 class Keeper(threading.Thread):
     """Drives a stage's protection: captures what it orders and acknowledges upstream."""
 
-    def __init__(self, stage: PrimaryStage) -> None:
+    def __init__(self, stage: RunningStage) -> None:
         super().__init__(name=f"keeper {stage.name}", daemon=True)
         self.stage, self.host = stage, stage.host
         topology = stage.host.topology
-        role = base.StageRole(stage.name, stage.start_epoch, tuple(stage.inputs), last=topology.is_last(stage.name))
-        self.machine = topology.units[stage.unit].policy.protect([role])
+        role = base.StageRole(stage.name, stage.committed, tuple(stage.inputs), last=topology.is_last(stage.name))
+        self.machine = stage.policy.protect([role])
         self.newest: int | None = None
         """The newest checkpoint that is safe."""
         self._shipper = Shipper(stage)
@@ -519,6 +657,14 @@ class Keeper(threading.Thread):
                 self._shipper.aim(target, since)
                 self._effects = [e for e in self._effects if not isinstance(e, base.Capture)]
                 self.handle(base.StandbysChanged((key,)))
+
+    def clear_target(self) -> None:
+        """No standby, and nothing to keep instead."""
+        with self.host.changed:
+            if self._key:
+                self._key = ""
+                self._effects = [e for e in self._effects if not isinstance(e, base.Capture)]
+            self.handle(base.StandbysChanged(()))
 
     def drained(self) -> bool:
         """Take the last checkpoint; true once it is safe. Call with ``host.changed`` held."""
@@ -548,6 +694,8 @@ class Keeper(threading.Thread):
 
     def _capture(self, order: base.Capture) -> None:
         needed = files_of_version(self.stage.state, order.epoch - self.stage.base)
+        if order.queue:
+            needed |= self.stage.queue_files(order.epoch)
         failure = self._shipper.ship(order.epoch, needed)
         if failure == "fenced":
             self.stage.fence()

@@ -1,0 +1,91 @@
+"""A standby that runs: it is given the primary's state once, with its output queue, and then keeps up by itself."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from understudy.runtime import wire
+from understudy.runtime.checkpoints import CheckpointDamaged, CheckpointStore
+from understudy.runtime.stage import RunningStage
+
+if TYPE_CHECKING:
+    from understudy.runtime.host import Host
+
+
+class ActiveStandbyStage:
+    """Stands where a passive standby stands: takes checkpoints, and can be taken over from."""
+
+    def __init__(self, host: Host, name: str, *, unit: str, generation: int, since: int, folder: Path) -> None:
+        self.host, self.name, self.unit, self.generation, self.since = host, name, unit, generation, since
+        self.folder = folder
+        self.store = CheckpointStore(folder / f"standby-{generation}-{since}", clear=True)
+        self.copy: RunningStage | None = None
+        self._lock = threading.Lock()
+        self._released = False
+
+    def paste(self, header: dict[str, Any], body: bytes) -> wire.Reply | dict[str, Any]:
+        try:
+            with self._lock:
+                if self._released:
+                    return wire.refuse("fenced")
+                epoch = self.store.paste(header, body)
+                if epoch is not None:
+                    self._run()
+            return {"epoch": epoch}
+        except CheckpointDamaged as error:
+            return wire.refuse("damaged", str(error))
+        except OSError as error:
+            return wire.refuse("disk", f"{error.strerror or error} on {self.host.name}")
+
+    def _run(self) -> None:
+        """Start from what was pasted; again, where the primary had to give the state once more."""
+        if self.copy is not None:
+            self.copy.stop()
+        own = self.store.clone(self.folder / f"copy-{time.time_ns()}")
+        manifest, _ = own.restore()
+        assert manifest is not None
+        own.forget()
+        self.copy = RunningStage(
+            self.host,
+            self.name,
+            unit=self.unit,
+            generation=self.generation,
+            folder=self.folder,
+            state=own.state,
+            start_epoch=manifest["epoch"],
+            base=manifest["base"],
+            copy_since=self.since,
+        )
+        self.copy.start()
+
+    def release(self) -> RunningStage | None:
+        """Stop being a standby. Returns the running copy, which is the caller's to promote; None when there is none
+        yet."""
+        with self._lock:
+            self._released = True
+            copy, self.copy = self.copy, None
+            return copy
+
+    def arm(self) -> wire.Reply | dict[str, Any]:
+        return wire.refuse("stopped") if self.copy is None else self.copy.arm()
+
+    def set_standby(self, standby: str | None, since: int, *, ready: bool) -> None:
+        pass
+
+    def stop(self) -> None:
+        copy = self.release()
+        if copy is not None:
+            copy.stop()
+
+    def status(self) -> dict[str, Any]:
+        copy = self.copy
+        return {
+            "role": "standby",
+            "unit": self.unit,
+            "generation": self.generation,
+            "armed": copy is not None and copy.resumed_at is not None,
+            "checkpoint": None if copy is None else copy.committed,
+        }
