@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from understudy.core.acks import FINAL
@@ -23,7 +23,7 @@ Reply = Callable[[str, str, int, int, str | None], None]
 class Output:
     """The producing end of a stream: its queue, what is in it, and those who wait for what is not."""
 
-    __slots__ = ("lossy", "pending", "queue", "stream", "values")
+    __slots__ = ("heard", "lossy", "pending", "queue", "stream", "values")
 
     def __init__(self, stream: str, consumers: tuple[str, ...], *, first: int, lossy: bool) -> None:
         self.stream = stream
@@ -31,6 +31,8 @@ class Output:
         self.values: dict[int, int] = {}
         self.lossy = lossy
         """Epochs from before this copy's time are gone for good, and served as empty ones."""
+        self.heard: dict[str, Mapping[int, int]] = {}
+        """Consumer -> what it last acknowledged, to know when nothing is new."""
         self.pending: dict[str, tuple[int, Reply]] = {}
         """Who waits (a consumer, or a copy of one) -> for which epoch, and how to answer."""
 

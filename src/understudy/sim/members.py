@@ -86,6 +86,10 @@ class Member:
                 return
             output.queue.request(consumer, epoch)
             self.acknowledged(stream, consumer, acks)
+        value = output.values.get(epoch)
+        if value is not None:
+            self._answer(sender, unit, generation, consumer, stream, epoch, value, None)
+            return
 
         def reply(who: str, stream: str, epoch: int, value: int, refusal: str | None) -> None:
             self._answer(sender, unit, generation, consumer, stream, epoch, value, refusal)

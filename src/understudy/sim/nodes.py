@@ -133,9 +133,16 @@ class World:
     ) -> None:
         """A message to a unit on a host."""
         target = self.hosts[host]
-        delay = self._delay(source, target, category, size)
-        if delay is not None:
-            self.engine.after(delay, target.fire_unit, target.life, unit, method, arguments)
+        if self.cut or self.loss or self.late:
+            delay = self._delay(source, target, category, size)
+            if delay is None:
+                return
+        else:
+            self.bytes[category] += size
+            if not target.alive:
+                return
+            delay = self._delay_s + self._jitter_s * self.random.random() + source.lag_s
+        self.engine.after(delay, target.fire_unit, target.life, unit, method, arguments)
 
     def _delay(self, source: Node, target: Node, category: str, size: int) -> float | None:
         """How long a message takes; None when it never arrives."""

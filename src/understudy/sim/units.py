@@ -168,8 +168,10 @@ class Unit(Member):
         if isinstance(effect, base.AckUpstream):
             copy = self.copies[effect.stage]
             for stream in copy.inputs if effect.input is None else (effect.input,):
-                acks = copy.acks[stream]
-                acks[effect.level] = max(acks.get(effect.level, -1), effect.epoch)
+                known = copy.acks[stream]
+                if effect.epoch > known.get(effect.level, -1):
+                    # Made anew, never changed: messages that are on their way carry what was said when they left.
+                    copy.acks[stream] = {**known, effect.level: effect.epoch}
                 self._send_ack(copy, stream)
         elif isinstance(effect, base.Capture):
             self._capture(effect)
@@ -316,7 +318,7 @@ class Unit(Member):
         return None if copy is None else copy.output
 
     def send_request(self, copy: Copy, stream: str, epoch: int) -> None:
-        acks = dict(copy.acks[stream]) if self.primary else {}
+        acks = copy.acks[stream] if self.primary else {}
         if stream in copy.inside:
             self.host.later(0.0, self._request_inside, copy, stream, epoch, acks)
             return
@@ -349,7 +351,7 @@ class Unit(Member):
         producer.output.serve(copy.name, epoch, reply)
 
     def _send_ack(self, copy: Copy, stream: str) -> None:
-        acks = dict(copy.acks[stream])
+        acks = copy.acks[stream]
         if stream in copy.inside:
             self.host.later(0.0, self._ack_inside, stream, copy.name, acks)
             return
@@ -371,6 +373,10 @@ class Unit(Member):
 
     def acked(self, copy: Copy, consumer: str, acks: Mapping[int, int]) -> None:
         output = copy.output
+        if not self.levels and output.heard.get(consumer) is acks:
+            copy.try_run()  # nothing new but how far the consumer is
+            return
+        output.heard[consumer] = acks
         trimmed = None
         for level, epoch in acks.items():
             moved = output.ack(consumer, epoch, level)
