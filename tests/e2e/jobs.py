@@ -40,6 +40,21 @@ job.sink(fast, us.sinks.parquet({sink!r}))
 """
 )
 
+REPLAYED = (
+    RATE
+    + """
+@job.stage(positions, host="h2", ha=us.UpstreamBackup())
+def moving(positions):
+    return positions.where("speed > 1")
+
+@job.stage(moving, host="h1", standby="h2", ha={policy})
+def speeds(moving):
+    return moving.groupBy("road").agg(F.count("*").alias("cars"))
+
+job.sink(speeds, us.sinks.parquet({sink!r}))
+"""
+)
+
 RARELY = (
     RATE
     + """

@@ -21,10 +21,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from authority import Authority
-from jobs import DIAMOND, PAIR, RARELY, THROWS, UNDER
+from jobs import DIAMOND, PAIR, RARELY, REPLAYED, THROWS, UNDER
 from understudy.cli import FAST_START
 from understudy.drill import Drill
-from understudy.errors import StageFailed
+from understudy.errors import JobError, StageFailed
 from understudy.runtime import wire
 from understudy.runtime.cluster import signal_tree
 from understudy.runtime.session import LocalRun, wait_for
@@ -172,7 +172,15 @@ def test_a_rotten_file_is_noticed_and_sent_again(tmp_path: Path) -> None:
     assert result["verdict"] == "precise", result
 
 
-@pytest.mark.parametrize("policy", ["us.ActiveStandby()", "us.PassiveStandby('individual', every='600ms')"])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        "us.ActiveStandby()",
+        "us.PassiveStandby('individual', every='600ms')",
+        "us.PassiveStandby('synchronous', every='600ms')",
+    ],
+    ids=["active", "individual", "synchronous"],
+)
 def test_other_policies_survive_too(tmp_path: Path, policy: str) -> None:
     """A copy that runs takes over, and gets a copy of its own when the dead host is back; checkpoints that carry the
     output queue are restored with it."""
@@ -186,6 +194,27 @@ def test_other_policies_survive_too(tmp_path: Path, policy: str) -> None:
         drill.coordinator.wait_until_running(armed=True)
         drill.epochs(4)
         drill.signal("speeds")
+        drill.epochs(8)
+        result = drill.judge()
+    assert result["verdict"] == "precise", result
+    assert result["disorder"] == []
+
+
+def test_upstream_backup_rebuilds_a_stage_by_replay_and_refuses_state(tmp_path: Path) -> None:
+    job = write_job(tmp_path, REPLAYED, sink=tmp_path / "out", policy="us.UpstreamBackup()")
+    with pytest.raises(JobError, match=r"stage 'speeds' has state \(Aggregate\).*use us.PassiveStandby"):
+        with LocalRun(job, tmp_path / "state", hosts=2, fresh=True, settings=FAST_START):
+            pass
+    job = write_job(tmp_path, REPLAYED, sink=tmp_path / "out", policy="us.PassiveStandby()")
+    with Drill(job, tmp_path / "drill", hosts=2, settings=FAST_START) as drill:
+        drill.settle(4)
+        drill.signal("moving")
+        drill.wait_event("restarted", unit="moving")
+        drill.epochs(4)
+        drill.run.hosts.start(drill.harmed[0])
+        drill.wait_event("standby-ready", timeout_s=90, unit="speeds")
+        drill.epochs(4)
+        drill.signal("moving")  # now on one host with the source and the stage behind it
         drill.epochs(8)
         result = drill.judge()
     assert result["verdict"] == "precise", result

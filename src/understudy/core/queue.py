@@ -48,14 +48,15 @@ class OutputQueue:
 
     __slots__ = ("_trimmed", "first", "next", "progress")
 
-    def __init__(self, consumers: Iterable[str], *, start: int = 0) -> None:
+    def __init__(self, consumers: Iterable[str], *, start: int = 0, first: int | None = None) -> None:
+        """``start`` is the epoch that is appended next; ``first`` the oldest that is there already, if any is."""
         self.next = start
         """The number that the next appended epoch must have."""
-        self.first = start
+        self.first = start if first is None else first
         """The oldest epoch this queue can serve. Below it lie epochs that were trimmed, or that a predecessor
         without protection took with it."""
-        self.progress = {name: Progress(received=start - 1, acked=start - 1) for name in consumers}
-        self._trimmed = start - 1
+        self._trimmed = self.first - 1
+        self.progress = {name: Progress(received=self._trimmed, acked=self._trimmed) for name in consumers}
 
     def append(self, epoch: int) -> bool:
         """Note that ``epoch`` was produced. True when somebody may still want it; False when every consumer has

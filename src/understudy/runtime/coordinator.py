@@ -21,7 +21,7 @@ import pyarrow.flight as flight
 
 from understudy.core import detection, failover
 from understudy.core.failover import Failover, Plan, UnitPlan
-from understudy.core.policies import ActiveStandby, PassiveStandby, none
+from understudy.core.policies import ActiveStandby, PassiveStandby, UpstreamBackup, none
 from understudy.core.topology import Topology
 from understudy.errors import HostsUnavailable, JobError, SetupError, StageFailed, UnderstudyError
 from understudy.job import Job, load
@@ -199,7 +199,7 @@ class Coordinator:
     def _require_holds(self, clean: bool) -> None:
         for name, unit in self.topology.units.items():
             held = any(name in holds for holds in self.failover.alive.values())
-            if not held and (unit.protected or clean):
+            if not held and (unit.policy.recovery == "standby" or clean):
                 raise HostsUnavailable(
                     f"no host holds a checkpoint of unit {name!r}; bring back the host folders of the "
                     "stopped job, or start over with --fresh"
@@ -523,11 +523,15 @@ def _require_supported(topology: Topology) -> None:
     """Some policies exist in the simulator only; better to say so than to protect less than was asked for."""
     for unit in topology.units.values():
         every = getattr(unit.policy, "every", 1)
-        runs = (none, ActiveStandby(), PassiveStandby(every=every), PassiveStandby("individual", every=every))
+        runs = [none, ActiveStandby(), UpstreamBackup()]
+        runs += [PassiveStandby(timing, every=every) for timing in ("sweeping", "individual")]
+        if len(unit.stages) == 1:
+            runs.append(PassiveStandby("synchronous", every=every))
         if unit.policy not in runs:
             raise JobError(
-                f"unit {unit.name!r}: {unit.policy.describe()} does not run on Spark yet; use us.PassiveStandby(...) "
-                "with one standby, us.ActiveStandby() or us.none, or try it with understudy simulate"
+                f"unit {unit.name!r} of {len(unit.stages)} stages: {unit.policy.describe()} does not run on Spark yet; "
+                "use us.PassiveStandby(...) with one standby, us.ActiveStandby(), us.UpstreamBackup() or us.none, or "
+                "try it with understudy simulate"
             )
 
 

@@ -394,8 +394,8 @@ class Host:
             manifest, query, state = self._held(stage, mine, folder, start)
             if manifest is not None:
                 start_epoch, base = manifest["epoch"], manifest["base"]
-            elif start == "newest":
-                base = self._newest(stage)
+            elif start in ("newest", "replay"):
+                base = self._begin_at(unit, stage, generation, "next" if start == "newest" else "oldest")
                 start_epoch = base - 1
             else:
                 start_epoch, base = -1, 0
@@ -476,20 +476,26 @@ class Host:
                     holds[folder.name] = store.versions()[-1]
         return holds
 
-    def _newest(self, stage: str) -> int:
-        """Where a unit without protection starts anew: the oldest epoch that all its producers still have."""
+    def _begin_at(self, unit: str, stage: str, generation: int, where: str) -> int:
+        """Where a stage without state begins: at the ``next`` epoch that it was not given before (no protection), or at
+        the ``oldest`` that its producers have kept for it (replay)."""
         firsts = []
         for stream in self.job.stages[stage].inputs:
+            header = {
+                "stream": stream, "consumer": stage, "unit": unit, "generation": generation, "host": self.name
+            }  # fmt: skip
             while True:
                 producer = self.primary_of_stream(stream)
                 try:
                     if producer is not None:
-                        reply = self.peer(producer).call("position", {"stream": stream, "consumer": stage}, timeout_s=5)
+                        reply = self.peer(producer).call("position", header, timeout_s=5)
                         if not reply.refused:
-                            firsts.append(reply.header["next"])
+                            firsts.append(reply.header[where])
                             break
                 except flight.FlightError:
                     pass
+                if self.plan[unit]["generation"] > generation:
+                    raise SetupError(f"a newer generation of {unit} has begun elsewhere")
                 time.sleep(0.05)
         return max(firsts)
 
@@ -535,9 +541,10 @@ class Host:
         if stream is None or request["consumer"] not in stream.queue.progress:
             return wire.epoch_stream(wire.EMPTY, {"refused": "elsewhere"})
         if request["counts"]:
-            if not stream.queue.hears(request["consumer"], request["generation"], near=False):
+            if not stream.hears(request["consumer"], request["generation"], near=False):
                 return wire.epoch_stream(wire.EMPTY, {"refused": "fenced"})
-            stream.ack(request["consumer"], request["acked"])
+            for level, epoch in request["acks"]:
+                stream.ack(request["consumer"], epoch, level)
         refusal, table = stream.take(request["consumer"], request["epoch"], POLL_S, counts=request["counts"])
         if table is None:
             return wire.epoch_stream(wire.EMPTY, {"refused": refusal})
@@ -567,7 +574,13 @@ class Host:
         if stream is None:
             return {"refused": "elsewhere"}
         with self.changed:
-            return {"next": stream.queue.progress[header["consumer"]].received + 1}
+            queue = stream.queue
+            progress = queue.progress[header["consumer"]]
+            newest = progress.received + 1
+            near = header["host"] == self.name
+            if self._stale(header) or not queue.hears(header["consumer"], header["generation"], near=near):
+                return {"refused": "fenced"}
+            return {"next": newest, "oldest": max(queue.first, progress.acked + 1)}
 
     def _on_ack(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
         if self._stale(header):
@@ -575,7 +588,10 @@ class Host:
         stream = self.stream(header["stream"])
         if stream is None:
             return {"refused": "elsewhere"}
-        stream.ack(header["consumer"], header["epoch"])
+        if not stream.hears(header["consumer"], header["generation"], near=False):
+            return {"refused": "fenced"}
+        for level, epoch in header["acks"]:
+            stream.ack(header["consumer"], epoch, level)
         return {}
 
     def _on_paste(self, header: dict[str, Any], body: bytes) -> wire.Reply | dict[str, Any]:

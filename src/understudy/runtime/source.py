@@ -66,11 +66,9 @@ class SourceStage:
         self.start_epoch = -1  # sinks on a source begin at its first entry; folder sinks skip what they have
         self.stopping = False
         self.resumed_at: float | None = None
-        self.output = Stream(host, name, start=len(log.entries))
+        # Any epoch so far can be read again from its entry.
+        self.output = Stream(host, name, start=len(log.entries), first=0)
         self.output.owner = self
-        self.output.queue.first = 0  # any epoch so far can be read again from its entry
-        for progress in self.output.queue.progress.values():
-            progress.received = progress.acked = -1
         self._cursor = host.job.stages[name].source.open(log.entries)  # type: ignore[union-attr]
         self._replay: list[Entry] = host.replay.get(name, [])
         self._standby: str | None = None
@@ -196,6 +194,9 @@ class SourceStage:
         return self._cursor.read(self.log.entries[epoch]) if 0 <= epoch < len(self.log.entries) else None
 
     def on_trimmed(self, epoch: int) -> None:
+        pass
+
+    def on_progress(self) -> None:
         pass
 
     def set_standby(self, standby: str | None, since: int, *, ready: bool) -> None:

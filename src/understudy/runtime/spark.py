@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -156,6 +157,8 @@ class Plans:
                 f"{stage.where}: stage {stage.name!r} returned a DataFrame that does not stream; derive it "
                 "from the inputs, and use spark.readStream in a source"
             )
+        if self._job.policy(stage.name).recovery == "replay":
+            _require_stateless(stage, frame)
         if isinstance(stage.source, SparkSource):
             # Without rows of its own, the tick makes Spark cut an epoch when one is due, also when nothing came.
             frame = frame.unionByName(self._input(stage.name, TICK, frame.schema))
@@ -183,6 +186,23 @@ class Plans:
                 refusals.append(f"{mode}: {first_line(error)}")
         raise JobError(
             f"{self._job.stages[stage].where}: Spark refuses the output mode of stage {stage!r}: " + "; ".join(refusals)
+        )
+
+
+_STATEFUL = re.compile(
+    r"\b(Aggregate|Deduplicate|DeduplicateWithinWatermark|Distinct|FlatMapGroups\w*|TransformWithState\w*|Window|"
+    r"GlobalLimit|Join)\b"
+)
+
+
+def _require_stateless(stage: Stage, frame: DataFrame) -> None:
+    """Upstream backup rebuilds a stage by replay, so its state must let go of old input; here: it must have none."""
+    plan = frame._jdf.queryExecution().analyzed().toString()
+    found = next((m[1] for line in plan.splitlines() if (m := _STATEFUL.match(line.lstrip(" :+-|~")))), None)
+    if found:
+        raise JobError(
+            f"{stage.where}: stage {stage.name!r} has state ({found}), which us.UpstreamBackup cannot rebuild by "
+            "replay; use us.PassiveStandby() or us.ActiveStandby() for it"
         )
 
 

@@ -50,10 +50,10 @@ POLL_S = 20.0
 class Stream:
     """The producing end of a stream: its queue, the payloads, and those who wait for them."""
 
-    def __init__(self, host: Host, stage: str, *, start: int) -> None:
+    def __init__(self, host: Host, stage: str, *, start: int, first: int | None = None) -> None:
         self.host = host
         self.stage = stage
-        self.queue = OutputQueue(host.topology.consumers(stage), start=start)
+        self.queue = OutputQueue(host.topology.consumers(stage), start=start, first=first)
         self.key = f"out:{stage}"
         self.schema: pa.Schema | None = None
 
@@ -83,6 +83,8 @@ class Stream:
 
         with self.host.changed:
             served = request()
+            if counts:
+                self.owner.on_progress()
             self.host.changed.notify_all()  # that the consumer has come this far may lift back-pressure
             while not served:
                 left = deadline - time.monotonic()
@@ -98,9 +100,15 @@ class Stream:
 
     owner: Any = None
 
-    def ack(self, consumer: str, epoch: int) -> None:
+    def hears(self, consumer: str, generation: int, *, near: bool) -> bool:
+        """Somebody speaks for ``consumer``; False when a newer generation of it has spoken before."""
         with self.host.changed:
-            trimmed = self.queue.ack(consumer, epoch)
+            return self.queue.hears(consumer, generation, near=near)
+
+    def ack(self, consumer: str, epoch: int, level: int = FINAL) -> None:
+        with self.host.changed:
+            trimmed = self.queue.ack(consumer, epoch, level)
+            self.owner.on_progress()
             if trimmed is None:
                 return
             self.host.payloads.drop(self.key, trimmed)
@@ -164,8 +172,9 @@ class Inlet(threading.Thread):
             return "elsewhere", None
         if producer == host.name:
             stream = host.stream(self.stream)
-            counts = stage.primary
-            return stream.take(stage.name, epoch, 1.0, counts=counts) if stream else ("elsewhere", None)
+            if stream is None or (stage.primary and not stream.hears(stage.name, stage.generation, near=True)):
+                return "elsewhere", None
+            return stream.take(stage.name, epoch, 1.0, counts=stage.primary)
         request = {
             "get": "epoch",
             "stream": self.stream,
@@ -173,7 +182,7 @@ class Inlet(threading.Thread):
             "consumer": stage.name,
             "unit": stage.unit,
             "generation": stage.generation,
-            "acked": stage.acked,
+            "acks": list(stage.acks[self.stream].items()),
             "counts": stage.primary,
         }
         try:
@@ -242,9 +251,11 @@ class RunningStage:
         self.folder, self.state = folder, state
         self.start_epoch, self.base = start_epoch, base
         self.inputs = host.job.stages[name].inputs
-        self.granted = self.committed = self.acked = start_epoch
+        self.granted = self.committed = start_epoch
+        self.acks: dict[str, dict[int, int]] = {stream: {} for stream in self.inputs}
+        """Input -> level -> what was acknowledged of it."""
         self.resumed_at: float | None = None
-        self.stopping = False
+        self.stopping = self.paused = False
         self.error: str | None = None
         self.output = self._restored_output()
         self.policy = host.topology.units[unit].policy
@@ -340,7 +351,9 @@ class RunningStage:
                 for inlet in self.inlets.values():
                     self.host.payloads.drop(inlet.key, after)
                 if self.primary:
-                    self.keeper.handle(base.Committed(self.name, after))
+                    self.keeper.handle(base.Committed(self.name, after, self._needs(after)))
+                    if self.paused:
+                        self.keeper.handle(base.Paused(self.name))
                 self.host.changed.notify_all()
             if self.resumed_at is None:
                 self.resumed_at = time.time()
@@ -355,7 +368,7 @@ class RunningStage:
         return {"epoch": after + 1}
 
     def _may_run(self, epoch: int) -> bool:
-        arrived = all(inlet.received >= epoch for inlet in self.inlets.values())
+        arrived = not self.paused and all(inlet.received >= epoch for inlet in self.inlets.values())
         return arrived and (not self.primary or self.output.queue.ahead < AHEAD_MAX)
 
     def parts(self, input: str, epoch: int) -> dict[str, Any]:
@@ -384,6 +397,16 @@ class RunningStage:
         if self.primary:
             self.keeper.handle(base.Received(self.name, min(inlet.received for inlet in self.inlets.values())))
 
+    def on_progress(self) -> None:
+        """Consumers have got further. Upstream backup passes that on."""
+        if self.primary and self.policy.recovery == "replay":
+            for level in range(self.policy.levels):
+                self.keeper.handle(base.Acked(self.name, level, self.output.queue.bound(level)))
+
+    def _needs(self, epoch: int) -> dict[str, int] | None:
+        """What the state after ``epoch`` can be rebuilt from. Only stages without state are rebuilt: from nothing."""
+        return dict.fromkeys(self.inputs, epoch + 1) if self.policy.recovery == "replay" else None
+
     def on_trimmed(self, epoch: int) -> None:
         if self.primary:
             self.keeper.handle(base.Acked(self.name, FINAL, epoch))
@@ -411,17 +434,19 @@ class RunningStage:
         """Tell every producer what will never be asked again. Lost acks ride along with the next request."""
         for stream in self.inputs:
             producer = self.host.primary_of_stream(stream)
+            acks = list(self.acks[stream].items())
             if producer == self.host.name:
                 local = self.host.stream(stream)
-                if local:
-                    local.ack(self.name, self.acked)
-            elif producer is not None:
+                if local and local.hears(self.name, self.generation, near=True):
+                    for level, epoch in acks:
+                        local.ack(self.name, epoch, level)
+            elif producer is not None and acks:
                 header = {
                     "stream": stream,
                     "consumer": self.name,
                     "unit": self.unit,
                     "generation": self.generation,
-                    "epoch": self.acked,
+                    "acks": acks,
                 }
                 try:
                     reply = self.host.peer(producer).call("ack", header, category="ack", timeout_s=5)
@@ -458,6 +483,11 @@ class RunningStage:
         return files
 
     def set_standby(self, standby: str | None, since: int, *, ready: bool) -> None:
+        if self.policy.recovery == "replay":
+            near = tuple(i for i in self.inputs if self.host.primary_of_stream(i) == self.host.name)
+            with self.host.changed:
+                self.keeper.handle(base.Placed(self.name, near))
+            return
         if not self.protected:
             return
         if standby is None and self.policy.standby_runs:
@@ -473,7 +503,7 @@ class RunningStage:
         with self.host.changed:
             if self.committed < final or (self.output.queue.trimmed < final and self.host.topology.is_last(self.name)):
                 return False
-            if self.protected and not self.policy.standby_runs:
+            if self.policy.recovery == "standby" and not self.policy.standby_runs:
                 return self.keeper.drained()
         if not (self.folder / "self" / "manifests" / f"{final}.json").exists():
             store = CheckpointStore(self.folder / "self", clear=True)
@@ -687,10 +717,23 @@ class Keeper(threading.Thread):
                     return
                 effect = self._effects.pop(0)
             if isinstance(effect, base.AckUpstream):
-                self.stage.acked = max(self.stage.acked, effect.epoch)
+                for stream in self.stage.inputs if effect.input is None else (effect.input,):
+                    acks = self.stage.acks[stream]
+                    acks[effect.level] = max(effect.epoch, acks.get(effect.level, -1))
                 self.stage.send_acks()
             elif isinstance(effect, base.Capture):
                 self._capture(effect)
+            elif isinstance(effect, (base.Pause, base.Resume)):
+                self._pause(isinstance(effect, base.Pause))
+
+    def _pause(self, pause: bool) -> None:
+        """A stage is paused by not granting its next epoch; what it is at, it finishes."""
+        stage = self.stage
+        with self.host.changed:
+            stage.paused = pause
+            if pause and stage.granted == stage.committed:
+                self.handle(base.Paused(stage.name))
+            self.host.changed.notify_all()
 
     def _capture(self, order: base.Capture) -> None:
         needed = files_of_version(self.stage.state, order.epoch - self.stage.base)
