@@ -143,6 +143,11 @@ def individual_checkpoints(out: Path, name: str) -> dict[str, Any]:
     return _of_pair(out, name, "us.PassiveStandby('individual')")
 
 
+def synchronous_checkpoints(out: Path, name: str) -> dict[str, Any]:
+    """Passive standby with synchronous checkpoints: SIGKILL of the stateful stage's host."""
+    return _of_pair(out, name, "us.PassiveStandby('synchronous')")
+
+
 DRILLS: dict[str, Callable[[Path, str], dict[str, Any]]] = {
     "stateful-host": stateful_host,
     "middle-of-chain": middle_of_chain,
@@ -152,6 +157,7 @@ DRILLS: dict[str, Callable[[Path, str], dict[str, Any]]] = {
     "coordinator-away": coordinator_away,
     "active-standby": active_standby,
     "individual-checkpoints": individual_checkpoints,
+    "synchronous-checkpoints": synchronous_checkpoints,
     "unprotected": unprotected,
 }
 
