@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from understudy.core.acks import FINAL, Indicators, LevelAcks, compose
+from understudy.core.acks import FINAL, AckPacer, Indicators, LevelAcks, compose
 
 PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # for busy machines
 
@@ -348,3 +348,68 @@ def test_levels_agree_with_the_figures_read_literally(
         assert node.acked(level, stream, consumer, number) == naive.acked(level, stream, consumer, number)
         assert node.trim(stream) == naive.down(k, stream)
         assert node.trim(stream, leaf=True) == naive.down(0, stream)
+
+
+# -- when to acknowledge ----------------------------------------------------------------------------------------------
+
+
+def test_every_n_elements_or_s_seconds_whichever_comes_first() -> None:
+    """Hwang et al. 2003, Section 4.2.1: each node produces an acknowledgment for every M_n tuples it successfully
+    receives, every M_s seconds, or whichever occurs first."""
+    pacer = AckPacer(every_n=3, every_s=1.0)
+    assert pacer.next_deadline() is None
+    assert [pacer.received(n, 0.1 * n) for n in (1, 2, 3)] == [None, None, 3], "three of them"
+    assert pacer.next_deadline() is None
+    assert pacer.received(4, 5.0) is None
+    assert pacer.next_deadline() == 6.0
+    assert pacer.tick(5.9) is None
+    assert pacer.tick(6.0) == 4, "a second after the first that was not acknowledged"
+    assert pacer.tick(99.0) is None, "nothing came since"
+
+
+def test_by_number_alone_and_by_time_alone() -> None:
+    assert [AckPacer(every_n=1).received(n, 0.0) for n in (7, 8)] == [7, 8]
+    pacer = AckPacer(every_s=0.5)
+    assert [pacer.received(n, 0.2 * n) for n in range(5)] == [None, None, None, 3, None]
+    by_number = AckPacer(every_n=2)
+    assert by_number.received(1, 0.0) is None and by_number.next_deadline() is None and by_number.tick(1e9) is None
+
+
+@settings(PATIENT)
+@given(
+    st.one_of(st.none(), st.integers(1, 5)),
+    st.one_of(st.none(), st.sampled_from([0.5, 1.0, 2.0])),
+    st.lists(st.integers(0, 4), max_size=40),
+)
+def test_no_element_waits_longer_than_promised(every_n: int | None, every_s: float | None, gaps: list[int]) -> None:
+    if every_n is None and every_s is None:
+        return
+    pacer, now, waiting = AckPacer(every_n=every_n, every_s=every_s), 0.0, list[tuple[int, float]]()
+    for number, gap in enumerate(gaps):
+        now += gap / 4
+        deadline = pacer.next_deadline()
+        if deadline is not None and deadline <= now:
+            assert pacer.tick(deadline) == waiting[-1][0]
+            waiting = []
+        waiting.append((number, now))
+        acked = pacer.received(number, now)
+        if acked is not None:
+            assert acked == number
+            waiting = []
+        assert every_n is None or len(waiting) < every_n
+        assert every_s is None or not waiting or pacer.next_deadline() == waiting[0][1] + every_s
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [({}, "give at least one"), ({"every_n": 0}, "every_n=0"), ({"every_s": -1.0}, "every_s=-1.0")],
+)
+def test_a_pace_that_is_none_is_refused(how: dict, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        AckPacer(**how)
+
+
+@pytest.mark.parametrize("level", [-1, 2])
+def test_a_level_that_the_node_does_not_know_is_refused(level: int) -> None:
+    with pytest.raises(ValueError, match=f"level={level}: this node knows levels 0 to 1"):
+        LevelAcks({"out": ["n"]}, ["in"], k=1).acked(level, "out", "n", 5)

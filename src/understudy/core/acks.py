@@ -70,6 +70,45 @@ def compose(first: Mapping[str, int], then: Iterable[Mapping[str, int]]) -> dict
     return result
 
 
+class AckPacer:
+    """When to acknowledge what was received: after every ``every_n`` elements or ``every_s`` seconds, whichever comes
+    first (Section 4.2.1: M_n and M_s). Rare acks save bandwidth; frequent ones keep queues, and so recovery, short.
+
+    In lockstep epochs level 0 costs nothing, as asking for an epoch says it; this is for streams that are pushed.
+    """
+
+    def __init__(self, *, every_n: int | None = None, every_s: float | None = None) -> None:
+        if every_n is None and every_s is None:
+            raise ValueError("every_n, every_s: give at least one of them, or nothing is ever acknowledged")
+        if every_n is not None and every_n < 1:
+            raise ValueError(f"every_n={every_n} must be at least 1")
+        if every_s is not None and every_s <= 0:
+            raise ValueError(f"every_s={every_s} must be longer than nothing")
+        self.every_n, self.every_s = every_n, every_s
+        self._newest: int | None = None
+        self._unacked = 0
+        self._due_at: float | None = None
+
+    def received(self, number: int, now: float) -> int | None:
+        """Element ``number`` has come. Returns what to acknowledge now, if anything."""
+        self._newest = number
+        self._unacked += 1
+        if self.every_s is not None and self._due_at is None:
+            self._due_at = now + self.every_s
+        return self._ack() if self.every_n is not None and self._unacked >= self.every_n else self.tick(now)
+
+    def tick(self, now: float) -> int | None:
+        """A deadline may have passed."""
+        return self._ack() if self._due_at is not None and now >= self._due_at else None
+
+    def _ack(self) -> int | None:
+        self._unacked, self._due_at = 0, None
+        return self._newest
+
+    def next_deadline(self) -> float | None:
+        return self._due_at
+
+
 class LevelAcks:
     """One node's acknowledgements, Figures 4 and 5 for every level up to ``k``.
 
