@@ -26,8 +26,8 @@ class Progress:
     levels: dict[int, int] = field(default_factory=dict)
     """What it acknowledged at levels below the final one."""
     near: bool = False
-    """It is on the producer's own host, and fails together with it: that it has an epoch keeps nothing safe, only what
-    it passes on does."""
+    """That it has an epoch keeps nothing safe, only what it passes on does: it is on the producer's own host and fails
+    together with it, or has copies that may lag behind."""
     generation: int = 0
     """The newest generation of the consumer that has spoken. Where it begins depends on what the queue held then, so
     nothing that an older one still says may change that."""

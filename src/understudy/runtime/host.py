@@ -541,7 +541,8 @@ class Host:
         if stream is None or request["consumer"] not in stream.queue.progress:
             return wire.epoch_stream(wire.EMPTY, {"refused": "elsewhere"})
         if request["counts"]:
-            if not stream.hears(request["consumer"], request["generation"], near=False):
+            near = self._has_copies(request["consumer"])
+            if not stream.hears(request["consumer"], request["generation"], near=near):
                 return wire.epoch_stream(wire.EMPTY, {"refused": "fenced"})
             for level, epoch in request["acks"]:
                 stream.ack(request["consumer"], epoch, level)
@@ -569,6 +570,10 @@ class Host:
             return wire.epoch_stream(wire.EMPTY, {"refused": "nothing"})
         return wire.epoch_stream(table.slice(0, 10_000), {})
 
+    def _has_copies(self, consumer: str) -> bool:
+        """Its copies may lag behind what its primary has asked for."""
+        return self.topology.units[self.topology.unit_of[consumer]].policy.standby_runs
+
     def _on_position(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
         stream = self.stream(header["stream"])
         if stream is None:
@@ -577,7 +582,7 @@ class Host:
             queue = stream.queue
             progress = queue.progress[header["consumer"]]
             newest = progress.received + 1
-            near = header["host"] == self.name
+            near = header["host"] == self.name or self._has_copies(header["consumer"])
             if self._stale(header) or not queue.hears(header["consumer"], header["generation"], near=near):
                 return {"refused": "fenced"}
             return {"next": newest, "oldest": max(queue.first, progress.acked + 1)}
@@ -588,7 +593,7 @@ class Host:
         stream = self.stream(header["stream"])
         if stream is None:
             return {"refused": "elsewhere"}
-        if not stream.hears(header["consumer"], header["generation"], near=False):
+        if not stream.hears(header["consumer"], header["generation"], near=self._has_copies(header["consumer"])):
             return {"refused": "fenced"}
         for level, epoch in header["acks"]:
             stream.ack(header["consumer"], epoch, level)

@@ -54,7 +54,9 @@ class Saboteur:
         decide = world.coordinator._handle
 
         def note(event: failover.Event) -> None:
-            if isinstance(event, failover.HostLost) and event.host in world.coordinator.failover.alive:
+            gone = isinstance(event, failover.HostLost)
+            replaced = isinstance(event, failover.HostJoined) and not event.returned
+            if (gone or replaced) and event.host in world.coordinator.failover.alive:
                 self._lost()
             decide(event)
 

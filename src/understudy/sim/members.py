@@ -82,7 +82,7 @@ class Member:
         if output is None:
             return
         if counts:
-            if not output.queue.hears(consumer, generation, near=sender == self.host.name):
+            if not output.queue.hears(consumer, generation, near=self._near(consumer, sender)):
                 return
             output.queue.request(consumer, epoch)
             self.acknowledged(stream, consumer, acks)
@@ -115,8 +115,13 @@ class Member:
         output = self.output(stream)
         if self.fenced or output is None or self.host.stale(unit, generation):
             return
-        if output.queue.hears(consumer, generation, near=sender == self.host.name):
+        if output.queue.hears(consumer, generation, near=self._near(consumer, sender)):
             self.acknowledged(stream, consumer, acks)
+
+    def _near(self, consumer: str, sender: str) -> bool:
+        """That this consumer has an epoch keeps nothing safe: it shares this host, or has copies that may lag."""
+        topology = self.world.topology
+        return sender == self.host.name or topology.units[topology.unit_of[consumer]].policy.standby_runs
 
     def acknowledged(self, stream: str, consumer: str, acks: Mapping[int, int]) -> None:
         raise NotImplementedError
@@ -128,7 +133,7 @@ class Member:
         if output is None or self.fenced or not self.primary:
             return
         queue = output.queue
-        if not queue.hears(consumer, generation, near=sender == self.host.name):
+        if not queue.hears(consumer, generation, near=self._near(consumer, sender)):
             return
         progress = queue.progress[consumer]
         epoch = progress.received + 1 if newest else max(queue.first, progress.acked + 1)

@@ -308,6 +308,13 @@ class Unit(Member):
                 copy.output.ack(consumer, epoch)
             copy.prune(copy.output.queue.trimmed)
 
+    def _give_up(self) -> None:
+        """As a running standby: what it needs is gone, and its primary must not wait for it."""
+        self.stop()
+        if self.policy.standby_runs:
+            cause = "its input is gone"
+            self.host.report(failover.StandbyUnusable(self.name, self.generation, self.host.name, self.since, cause))
+
     # -- streams ------------------------------------------------------------------------------------------------------
 
     def outputs(self) -> Mapping[str, Output]:
@@ -401,7 +408,9 @@ class Unit(Member):
             if self.primary and generation == self.generation:
                 self.fence()
         elif refusal == "gone":
-            if epoch == copy.received[stream] + 1 and self.primary:
+            if epoch == copy.received[stream] + 1 and not self.primary:
+                self._give_up()
+            elif epoch == copy.received[stream] + 1:
                 self.world.violate(f"{stage} on {self.host.name} needs epoch {epoch} of {stream}, which nobody has")
         else:
             copy.deliver(stream, epoch, value)
