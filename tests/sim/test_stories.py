@@ -253,7 +253,7 @@ def test_a_swarm_of_random_stories() -> None:
 def test_stories_that_once_went_wrong(seed: int) -> None:
     """Each found a flaw: acknowledging what a full standby was still counted on for; fencing by an answer to an earlier
     life; forgetting indicators that a unit still needed; counting on a consumer of the same unit, or the same host;
-    obeying a plan made for another process; counting on a consumer whose copy lags behind, which then waits for ever."""
+    obeying a plan made for another process; counting on a consumer whose copy lags behind, which then waits."""
     story = play(seed)
     assert story.wrong == []
 
