@@ -664,7 +664,7 @@ class Host:
             self.changed.notify_all()
             stages = [s for s in self.stages.values() if hasattr(s, "drain")]
         if header.get("final") is None:
-            return {"produced": {s.name: s.output.queue.next - 1 for s in stages}}
+            return {"produced": {s.name: s.output.queue.next - 1 + getattr(s, "cutting", False) for s in stages}}
         return {"done": all([s.drain(header["final"]) for s in stages])}
 
     def _on_status(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:

@@ -65,6 +65,8 @@ class SourceStage:
         self.host, self.name, self.unit, self.generation, self.log = host, name, unit, generation, log
         self.start_epoch = -1  # sinks on a source begin at its first entry; folder sinks skip what they have
         self.stopping = False
+        self.cutting = False
+        """An epoch has been begun that is not published yet; a drain waits for it."""
         self.resumed_at: float | None = None
         # Any epoch so far can be read again from its entry.
         self.output = Stream(host, name, start=len(log.entries), first=0)
@@ -102,6 +104,7 @@ class SourceStage:
                     host.changed.wait_for(lambda: self.stopping or self._may_close())
                     if self.stopping:
                         return
+                    self.cutting = True
                 now = time.monotonic()
                 entry = self._replay[epoch] if replaying else self._cursor.take(now - opened)
                 opened = now
@@ -109,6 +112,8 @@ class SourceStage:
                 if not self._share():
                     return
                 self.output.append(epoch, self._cursor.read(entry))
+                with host.changed:
+                    self.cutting = False
         except Exception as error:
             traceback.print_exc()
             self.error = first_line(error)
