@@ -45,6 +45,8 @@ class Saboteur:
         self.world, self.tolerates = world, tolerates
         self.done: Counter[str] = Counter()
         self.beyond = False
+        self._counted_at: dict[str, float] = {}
+        """Host -> when its loss was last counted."""
         self._unsettled = 0
         """Hosts given up since the job was last settled."""
         self._mark: int | None = None
@@ -54,9 +56,7 @@ class Saboteur:
         decide = world.coordinator._handle
 
         def note(event: failover.Event) -> None:
-            gone = isinstance(event, failover.HostLost)
-            replaced = isinstance(event, failover.HostJoined) and not event.returned
-            if (gone or replaced) and event.host in world.coordinator.failover.alive:
+            if self._is_loss(event):
                 self._lost()
             decide(event)
 
@@ -73,6 +73,20 @@ class Saboteur:
         self._waiting.clear()
 
     # -- counting failures against the promise ------------------------------------------------------------------------
+
+    def _is_loss(self, event: failover.Event) -> bool:
+        """A host is given up, or turns out to have been replaced since. One whose last words came after its death was
+        noticed is heard of twice, but died once."""
+        if not isinstance(event, (failover.HostLost, failover.HostJoined)):
+            return False
+        if event.host not in self.world.coordinator.failover.alive:
+            return False
+        if isinstance(event, failover.HostJoined):
+            known = self._counted_at.get(event.host, -1.0) >= self.world.hosts[event.host].died_at
+            if event.returned or known:
+                return False
+        self._counted_at[event.host] = self.world.engine.now
+        return True
 
     def _lost(self) -> None:
         if self.settled():

@@ -164,6 +164,7 @@ class Node:
         self.life = 0
         """Raised by every death and every start: what was meant for an earlier life does not reach this one."""
         self.alive = True
+        self.died_at = -1.0
         self.paused = False
         self.lag_s = 0.0
         """How much slower than others this node is to send."""
@@ -210,6 +211,7 @@ class Node:
             return
         self.tell("DIES" + (" without a sound" if quietly else ""))
         self.life += 1
+        self.died_at = self.now
         self.alive = self.paused = False
         self._inbox.clear()
         self.forget()
