@@ -31,31 +31,28 @@ TRAFFIC = HERE.parent / "examples" / "traffic.py"
 console = Console()
 
 
+def _kill(job: Path, out: Path, name: str, *targets: str, hosts: int = 3, expected: str = "precise") -> dict[str, Any]:
+    """SIGKILL of the hosts of these stages, all at once, of a job at rest."""
+    with Drill(job, out, hosts=hosts, name=name, settings=FAST_START) as drill:
+        drill.settle()
+        drill.signal(*targets)
+        drill.epochs(8)
+        return drill.judge(expected=expected)
+
+
 def stateful_host(out: Path, name: str) -> dict[str, Any]:
     """SIGKILL of the stateful stage's host."""
-    with Drill(TRAFFIC, out, name=name, settings=FAST_START) as drill:
-        drill.settle()
-        drill.signal("speeds")
-        drill.epochs(8)
-        return drill.judge()
+    return _kill(TRAFFIC, out, name, "speeds")
 
 
 def middle_of_chain(out: Path, name: str) -> dict[str, Any]:
     """SIGKILL of the host of the stage in the middle of a chain of three."""
-    with Drill(JOBS / "chain.py", out, name=name, settings=FAST_START) as drill:
-        drill.settle()
-        drill.signal("speeds")
-        drill.epochs(8)
-        return drill.judge()
+    return _kill(JOBS / "chain.py", out, name, "speeds")
 
 
 def two_neighbours(out: Path, name: str) -> dict[str, Any]:
     """SIGKILL of two neighbouring units at the same moment."""
-    with Drill(JOBS / "chain.py", out, name=name, settings=FAST_START) as drill:
-        drill.settle()
-        drill.signal("moving", "speeds")
-        drill.epochs(8)
-        return drill.judge()
+    return _kill(JOBS / "chain.py", out, name, "moving", "speeds")
 
 
 def standby_then_primary(out: Path, name: str) -> dict[str, Any]:
@@ -113,22 +110,14 @@ def coordinator_away(out: Path, name: str) -> dict[str, Any]:
 
 def unprotected(out: Path, name: str) -> dict[str, Any]:
     """Policy none: the job goes on, and the report says what was lost."""
-    with Drill(JOBS / "unprotected.py", out, hosts=2, name=name, settings=FAST_START) as drill:
-        drill.settle()
-        drill.signal("speeds")
-        drill.epochs(8)
-        return drill.judge(expected="gap")
+    return _kill(JOBS / "unprotected.py", out, name, "speeds", hosts=2, expected="gap")
 
 
 def _of_pair(out: Path, name: str, policy: str) -> dict[str, Any]:
-    """SIGKILL of the stateful stage's host, under the policy that the job reads from the environment."""
+    """The same under the policy that the job reads from the environment."""
     os.environ["PAIR_POLICY"] = policy
     try:
-        with Drill(JOBS / "pair.py", out, hosts=2, name=name, settings=FAST_START) as drill:
-            drill.settle()
-            drill.signal("speeds")
-            drill.epochs(8)
-            return drill.judge()
+        return _kill(JOBS / "pair.py", out, name, "speeds", hosts=2)
     finally:
         del os.environ["PAIR_POLICY"]
 

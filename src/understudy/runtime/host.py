@@ -28,21 +28,18 @@ from understudy.errors import JobError, SetupError, UnderstudyError
 from understudy.job import Job, load
 from understudy.runtime import wire
 from understudy.runtime.active import ActiveStandbyStage
-from understudy.runtime.checkpoints import CheckpointStore
 from understudy.runtime.payloads import Payloads
-from understudy.runtime.source import EntryLog, SourceStage, StandbySource
+from understudy.runtime.roles import STANDBYS, Roles
 from understudy.runtime.spark import Plans, start_session
 from understudy.runtime.spark_io import TLS_VARIABLE, TOKEN_VARIABLE
-from understudy.runtime.spark_source import SparkSourceStage
-from understudy.runtime.stage import POLL_S, RUN, RunningStage, Stream
-from understudy.runtime.standby import Rehearsal, StandbyStage
+from understudy.runtime.stage import RUN, RunningStage
+from understudy.runtime.standby import Rehearsal
+from understudy.runtime.streams import POLL_S, Stream
 from understudy.sinks import AnySink, FolderSink
-from understudy.sources import SparkSource
 
 ORPHAN_S = 600.0
 """A host that has not heard from any coordinator for this long ends itself, so that none is left behind for ever.
 Shorter would end a job whose coordinator is being repaired."""
-STANDBYS = (StandbyStage, ActiveStandbyStage, StandbySource)
 _TRACE = bool(os.environ.get("UNDERSTUDY_TRACE"))
 
 
@@ -90,7 +87,7 @@ class Host:
         self._watched_at = time.monotonic()
         self._watchers = 0
         self._coordinator = wire.Peer(config.coordinator, config.token, self.meter, config.tls)
-        self._reconcile_lock = threading.Lock()
+        self.roles = Roles(self)
         self.rehearsing = threading.Lock()
         self.rehearsals: dict[str, Rehearsal] = {}
         """By session, for the readers of their queries."""
@@ -165,7 +162,7 @@ class Host:
                 header = {
                     "host": self.name,
                     "address": self.address,
-                    "holds": self._holds(),
+                    "holds": self.roles.holds(),
                     "pid": os.getpid(),
                     "process": self._process,
                     "serial": self.serial,
@@ -292,212 +289,8 @@ class Host:
             self.serial, self.plan, self.hosts = header["serial"], header["units"], header["hosts"]
             self.go = max(self.go, header["go"])
             self.changed.notify_all()
-        threading.Thread(target=self._reconcile, daemon=True).start()
+        threading.Thread(target=self.roles.agree, daemon=True).start()
         return {}
-
-    def _reconcile(self) -> None:
-        with self._reconcile_lock:
-            with self.changed:
-                plan = dict(self.plan)
-            for unit, wanted in plan.items():
-                for stage in self.topology.units[unit].stages:
-                    try:
-                        self._agree(unit, stage, wanted)
-                    except Exception as error:
-                        traceback.print_exc()
-                        self.report(
-                            "threw",
-                            stage=stage,
-                            unit=unit,
-                            generation=wanted["generation"],
-                            epoch=-1,
-                            cause=f"cannot start on {self.name}: {error}",
-                        )
-
-    def _agree(self, unit: str, stage: str, wanted: dict[str, Any]) -> None:
-        mine = self.stages.get(stage)
-        generation = wanted["generation"]
-        if isinstance(mine, (RunningStage, SourceStage)) and mine.generation < generation and not mine.stopping:
-            self.report("fenced", stage=stage, unit=unit, generation=mine.generation)
-        if wanted["primary"] == self.name:
-            running = isinstance(mine, (RunningStage, SourceStage))
-            if not running or mine.generation < generation:
-                self._become_primary(unit, stage, mine, generation, wanted["start"])
-            standby, since = next(zip(wanted["standbys"], wanted["since"], strict=True), (None, -1))
-            self.stages[stage].set_standby(standby, since, ready=standby in wanted["ready"])
-        elif self.name in wanted["standbys"]:
-            keeps = isinstance(mine, STANDBYS) and mine.generation == generation
-            if not keeps and wanted["primary"] is not None:
-                self._discard(stage, mine)
-                since = wanted["since"][wanted["standbys"].index(self.name)]
-                self._become_standby(unit, stage, generation, since)
-        elif mine is not None:
-            self._discard(stage, mine)
-            shutil.rmtree(self._stage_folder(stage), ignore_errors=True)
-
-    def _stage_folder(self, stage: str) -> Path:
-        return self.folder / "stages" / stage
-
-    def _is_host_source(self, stage: str) -> bool:
-        source = self.job.stages[stage].source
-        return source is not None and not isinstance(source, SparkSource)
-
-    def _discard(self, stage: str, mine: Any) -> None:
-        if mine is None:
-            return
-        with self.changed:
-            self.stages.pop(stage, None)
-        mine.stop()
-
-    def _become_standby(self, unit: str, stage: str, generation: int, since: int) -> None:
-        folder = self._stage_folder(stage)
-        standby: Any
-        if self._is_host_source(stage):
-            log = EntryLog(folder / "entries.jsonl", clear=True)
-            standby = StandbySource(self, stage, unit=unit, generation=generation, log=log)
-        else:
-            shutil.rmtree(folder, ignore_errors=True)
-            about = {"unit": unit, "generation": generation, "folder": folder}
-            if self.topology.units[unit].policy.standby_runs:
-                standby = ActiveStandbyStage(self, stage, since=since, **about)
-            else:
-                standby = StandbyStage(self, stage, **about)
-        with self.changed:
-            self.stages[stage] = standby
-            self.changed.notify_all()
-
-    def _become_primary(self, unit: str, stage: str, mine: Any, generation: int, start: str) -> None:
-        folder = self._stage_folder(stage)
-        print(f"{time.time():.3f} {stage}: becoming primary of generation {generation} from {start}", flush=True)
-        if isinstance(mine, (RunningStage, SourceStage)):
-            self._discard(stage, mine)  # fenced by its own next generation: begins again from what is held
-            mine = None
-        if isinstance(mine, ActiveStandbyStage):
-            copy = mine.release()
-            if copy is not None:
-                with self.changed:
-                    self.stages[stage] = copy
-                    self.changed.notify_all()
-                copy.promote(generation)
-                print(f"{time.time():.3f} {stage}: primary after epoch {copy.committed}", flush=True)
-                return
-            mine = None
-        primary: Any
-        if self._is_host_source(stage):
-            if mine is not None:
-                mine.stop()
-                log = mine.log
-            else:
-                log = EntryLog(folder / "entries.jsonl", clear=start != "held")
-            primary = SourceStage(self, stage, unit=unit, generation=generation, log=log)
-        else:
-            manifest, query, state = self._held(stage, mine, folder, start)
-            if manifest is not None:
-                start_epoch, base = manifest["epoch"], manifest["base"]
-            elif start in ("newest", "replay"):
-                base = self._begin_at(unit, stage, generation, "next" if start == "newest" else "oldest")
-                start_epoch = base - 1
-            else:
-                start_epoch, base = -1, 0
-            kind = SparkSourceStage if self.job.stages[stage].source is not None else RunningStage
-            primary = kind(
-                self,
-                stage,
-                unit=unit,
-                generation=generation,
-                folder=folder,
-                state=state,
-                start_epoch=start_epoch,
-                base=base,
-                query=query,
-            )
-        with self.changed:
-            self.stages[stage] = primary
-            self.changed.notify_all()
-        if mine is not None and not self._is_host_source(stage):
-            mine.release()
-        primary.start()
-        print(f"{time.time():.3f} {stage}: primary after epoch {primary.start_epoch}", flush=True)
-
-    def _held(self, stage: str, mine: Any, folder: Path, start: str) -> tuple[dict[str, Any] | None, Any, Path]:
-        """What the new primary starts from: (manifest, armed query, checkpoint folder)."""
-        if isinstance(mine, StandbyStage):
-            manifest, query = mine.take_over()
-            return manifest, query, mine.store.state
-        # A folder of its own for every start: a stopped query's state store may still write to the one it had.
-        fresh = folder / f"state-{time.time_ns()}"
-        if start != "held":
-            shutil.rmtree(folder, ignore_errors=True)
-            return None, None, fresh
-        store = self._newest_store(stage)
-        if store is None:
-            return None, None, fresh
-        manifest, complaints = store.restore()
-        for complaint in complaints:
-            self.report("damaged", stage=stage, text=f"{stage}: {complaint}")
-        self._check_schema(stage, manifest)
-        target = folder / f"held-{time.time_ns()}"
-        store.folder.rename(target)
-        store = CheckpointStore(target)
-        for other in folder.iterdir():
-            if other != target:
-                shutil.rmtree(other, ignore_errors=True)
-        store.clone(folder / "self")
-        store.forget()
-        return manifest, None, store.state
-
-    def _check_schema(self, stage: str, manifest: dict[str, Any] | None) -> None:
-        if manifest is None:
-            return
-        now = self.wait_for_plans().schema(stage).simpleString()
-        if now != manifest["schema"]:
-            raise JobError(
-                f"the schema of stage {stage!r} has changed from {manifest['schema']} to {now} since its "
-                "checkpoint; restore the old columns, rename the stage, or start over with --fresh"
-            )
-
-    def _newest_store(self, stage: str) -> CheckpointStore | None:
-        folder = self._stage_folder(stage)
-        stores = [CheckpointStore(p) for p in folder.iterdir() if (p / "manifests").is_dir()] if folder.is_dir() else []
-        stores = [s for s in stores if s.versions()]
-        return max(stores, key=lambda s: s.versions()[-1], default=None)
-
-    def _holds(self) -> dict[str, dict[str, int]]:
-        """Stage -> newest epoch of a whole checkpoint (or entry log) in this host's folder."""
-        root = self.folder / "stages"
-        holds: dict[str, Any] = {}
-        for folder in root.iterdir() if root.is_dir() else []:
-            if (folder / "entries.jsonl").exists():
-                with open(folder / "entries.jsonl", "rb") as file:
-                    holds[folder.name] = sum(1 for line in file if line.endswith(b"\n")) - 1
-            else:
-                store = self._newest_store(folder.name)
-                if store is not None:
-                    holds[folder.name] = store.versions()[-1]
-        return holds
-
-    def _begin_at(self, unit: str, stage: str, generation: int, where: str) -> int:
-        """Where a stage without state begins: at the ``next`` epoch that it was not given before (no protection), or at
-        the ``oldest`` that its producers have kept for it (replay)."""
-        firsts = []
-        for stream in self.job.stages[stage].inputs:
-            header = {
-                "stream": stream, "consumer": stage, "unit": unit, "generation": generation, "host": self.name
-            }  # fmt: skip
-            while True:
-                producer = self.primary_of_stream(stream)
-                try:
-                    if producer is not None:
-                        reply = self.peer(producer).call("position", header, timeout_s=5)
-                        if not reply.refused:
-                            firsts.append(reply.header[where])
-                            break
-                except flight.FlightError:
-                    pass
-                if self.plan[unit]["generation"] > generation:
-                    raise SetupError(f"a newer generation of {unit} has begun elsewhere")
-                time.sleep(0.05)
-        return max(firsts)
 
     # -- where things are ------------------------------------------------------------------------------------------
 
@@ -664,7 +457,7 @@ class Host:
             self.changed.notify_all()
             stages = [s for s in self.stages.values() if hasattr(s, "drain")]
         if header.get("final") is None:
-            return {"produced": {s.name: s.output.queue.next - 1 + getattr(s, "cutting", False) for s in stages}}
+            return {"produced": {s.name: s.begun for s in stages}}
         return {"done": all([s.drain(header["final"]) for s in stages])}
 
     def _on_status(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
@@ -686,7 +479,7 @@ class Host:
     def _on_reset(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
         """Forget the job but keep Spark warm: the next job can be sent."""
         for stage, mine in list(self.stages.items()):
-            self._discard(stage, mine)
+            self.roles.discard(stage, mine)
         with self.changed:
             self.plan, self.serial, self.go, self.draining = {}, -1, 0, False
             self.options, self.replay, self._plans = {}, {}, None

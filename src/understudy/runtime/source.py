@@ -19,7 +19,7 @@ import pyarrow.flight as flight
 
 from understudy.runtime import wire
 from understudy.runtime.spark import first_line
-from understudy.runtime.stage import AHEAD_MAX, SinkWriter, Stream
+from understudy.runtime.streams import AHEAD_MAX, SinkWriter, Stream
 from understudy.sources import Entry
 
 if TYPE_CHECKING:
@@ -65,8 +65,8 @@ class SourceStage:
         self.host, self.name, self.unit, self.generation, self.log = host, name, unit, generation, log
         self.start_epoch = -1  # sinks on a source begin at its first entry; folder sinks skip what they have
         self.stopping = False
-        self.cutting = False
-        """An epoch has been begun that is not published yet; a drain waits for it."""
+        self._cutting = False
+        """An epoch has been begun that is not published yet."""
         self.resumed_at: float | None = None
         # Any epoch so far can be read again from its entry.
         self.output = Stream(host, name, start=len(log.entries), first=0)
@@ -104,7 +104,7 @@ class SourceStage:
                     host.changed.wait_for(lambda: self.stopping or self._may_close())
                     if self.stopping:
                         return
-                    self.cutting = True
+                    self._cutting = True
                 now = time.monotonic()
                 entry = self._replay[epoch] if replaying else self._cursor.take(now - opened)
                 opened = now
@@ -113,7 +113,7 @@ class SourceStage:
                     return
                 self.output.append(epoch, self._cursor.read(entry))
                 with host.changed:
-                    self.cutting = False
+                    self._cutting = False
         except Exception as error:
             traceback.print_exc()
             self.error = first_line(error)
@@ -195,6 +195,11 @@ class SourceStage:
                 return True
         return False
 
+    @property
+    def begun(self) -> int:
+        """The newest epoch that will come out, whatever is asked from now on; a drain waits for it."""
+        return self.output.queue.next - 1 + self._cutting
+
     def regenerate(self, epoch: int) -> pa.Table | None:
         return self._cursor.read(self.log.entries[epoch]) if 0 <= epoch < len(self.log.entries) else None
 
@@ -245,8 +250,9 @@ class SourceStage:
 class StandbySource:
     """Standby of a source read by the host: a copy of its entries."""
 
-    def __init__(self, host: Host, name: str, *, unit: str, generation: int, log: EntryLog) -> None:
+    def __init__(self, host: Host, name: str, *, unit: str, generation: int, since: int, log: EntryLog) -> None:
         self.host, self.name, self.unit, self.generation, self.log = host, name, unit, generation, log
+        self.since = since
         self.stopping = False
         self._lock = threading.Lock()
 

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from understudy.runtime.stage import AHEAD_MAX, RunningStage, Shipper, write_table
+from understudy.runtime.keeper import Shipper
+from understudy.runtime.stage import RunningStage
+from understudy.runtime.streams import AHEAD_MAX, write_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -1,10 +1,7 @@
 """What a host runs: a stage, fed by inlets, drained by consumers and sinks, kept safe by its keeper.
 
 A stage runs as primary or, under active standby, as a copy: on the same input, without sending, telling the primary how
-far it is. A copy that is promoted simply goes on.
-
-Every object here lives under its host's one condition (``host.changed``): whoever changes something holds it and
-notifies; whoever waits, waits on it. Slow work (network, disk, Spark) happens outside it.
+far it is. A copy that is promoted simply goes on. Like the streams it lives under its host's one condition.
 """
 
 from __future__ import annotations
@@ -13,7 +10,6 @@ import shutil
 import threading
 import time
 import traceback
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,209 +18,22 @@ import pyarrow.flight as flight
 
 from understudy.core.acks import FINAL
 from understudy.core.policies import base
-from understudy.core.queue import OutputQueue
 from understudy.errors import JobError
 from understudy.runtime import wire
-from understudy.runtime.checkpoints import CheckpointDamaged, CheckpointStore, Shipped, files_of_version
-from understudy.runtime.spark import first_line, root_cause
-from understudy.sinks import Fenced
+from understudy.runtime.checkpoints import CheckpointStore, Shipped, files_of_version
+from understudy.runtime.keeper import Keeper, Reporter
+from understudy.runtime.spark import root_cause
+from understudy.runtime.streams import AHEAD_MAX, Inlet, SinkWriter, Stream, write_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from understudy.runtime.host import Host
 
-AHEAD_MAX = 2
-"""Epochs a producer may be ahead of its slowest consumer. One would make producer and consumer take turns; many
-would let an outage pile up small epochs that are slow to catch up with."""
-PREFETCH_MAX = 2
-"""Epochs an inlet holds that Spark has not started on."""
 PARTITION_ROWS = 50_000
 """Rows per Spark partition of an input epoch. Below, a second task costs more than it gains."""
 RUN = "run"
 """Session of the readers of a running stage, as against those of a rehearsal."""
-POLL_S = 20.0
-"""How long one request for an epoch waits at the producer before it is asked again."""
-
-
-class Stream:
-    """The producing end of a stream: its queue, the payloads, and those who wait for them."""
-
-    def __init__(self, host: Host, stage: str, *, start: int, first: int | None = None) -> None:
-        self.host = host
-        self.stage = stage
-        self.queue = OutputQueue(host.topology.consumers(stage), start=start, first=first)
-        self.key = f"out:{stage}"
-        self.schema: pa.Schema | None = None
-
-    def append(self, epoch: int, table: pa.Table) -> bool:
-        """Publish an epoch. False when it was there already (Spark ran a batch again)."""
-        with self.host.changed:
-            if epoch < self.queue.next:
-                return False
-            self.schema = table.schema
-        self.host.payloads.put(self.key, epoch, table)
-        with self.host.changed:
-            if not self.queue.append(epoch):
-                self.host.payloads.drop(self.key, epoch)
-            self.host.rows[self.stage] += table.num_rows
-            self.host.changed.notify_all()
-        return True
-
-    def take(
-        self, consumer: str, epoch: int, timeout_s: float, *, counts: bool = True
-    ) -> tuple[str | None, pa.Table | None]:
-        """Wait for ``epoch``. Returns (refusal, None) or (None, table). ``counts`` unless a copy of the consumer asks:
-        only its primary's requests say how far it is."""
-        deadline = time.monotonic() + timeout_s
-
-        def request() -> bool:
-            return self.queue.request(consumer, epoch) if counts else epoch < self.queue.next
-
-        with self.host.changed:
-            served = request()
-            if counts:
-                self.owner.on_progress()
-            self.host.changed.notify_all()  # that the consumer has come this far may lift back-pressure
-            while not served:
-                left = deadline - time.monotonic()
-                if left <= 0 or self.host.stages.get(self.stage) is not self.owner:
-                    return ("later" if left <= 0 else "elsewhere"), None
-                self.host.changed.wait(left)
-                served = request()
-            missing = epoch < self.queue.first
-        table = None if missing else self.host.payloads.get(self.key, epoch)
-        if table is None:
-            table = self.owner.regenerate(epoch)
-        return ("gone", None) if table is None else (None, table)
-
-    owner: Any = None
-
-    def hears(self, consumer: str, generation: int, *, near: bool) -> bool:
-        """Somebody speaks for ``consumer``; False when a newer generation of it has spoken before."""
-        with self.host.changed:
-            return self.queue.hears(consumer, generation, near=near)
-
-    def ack(self, consumer: str, epoch: int, level: int = FINAL) -> None:
-        with self.host.changed:
-            trimmed = self.queue.ack(consumer, epoch, level)
-            self.owner.on_progress()
-            if trimmed is None:
-                return
-            self.host.payloads.drop(self.key, trimmed)
-            self.owner.on_trimmed(trimmed)
-            self.host.changed.notify_all()
-
-
-class Inlet(threading.Thread):
-    """Pulls one input stream, epoch by epoch, from wherever the plan says its producer is."""
-
-    def __init__(self, stage: RunningStage, stream: str) -> None:
-        super().__init__(name=f"inlet {stage.name}<{stream}", daemon=True)
-        self.stage, self.stream, self.host = stage, stream, stage.host
-        self.received = stage.start_epoch
-        self.key = f"in:{stage.name}<{stream}"
-        self._requests = ThreadPoolExecutor(max_workers=4, thread_name_prefix=self.name)
-
-    def run(self) -> None:
-        stage, host = self.stage, self.host
-        while True:
-            with host.changed:
-                host.changed.wait_for(lambda: stage.stopping or self.received < stage.granted + PREFETCH_MAX)
-                if stage.stopping:
-                    return
-                producer = host.primary_of_stream(self.stream)
-                serial = host.serial
-            refusal, table = self._fetch_while_current(producer, self.received + 1)
-            if table is not None:
-                host.payloads.put(self.key, self.received + 1, table)
-                with host.changed:
-                    self.received += 1
-                    stage.on_received()
-                    host.changed.notify_all()
-            elif refusal == "fenced":
-                stage.fence()
-                return
-            elif refusal == "gone":
-                if stage.primary:
-                    host.report("gone", stage=stage.name, unit=stage.unit, epoch=self.received + 1, stream=self.stream)
-                else:
-                    stage.give_up(f"epoch {self.received + 1} of {self.stream} is gone")
-                return
-            elif refusal != "later":
-                with host.changed:  # moved or unreachable: the next plan will tell
-                    host.changed.wait_for(lambda then=serial: stage.stopping or host.serial != then, timeout=0.1)
-
-    def _fetch_while_current(self, producer: str | None, epoch: int) -> tuple[str | None, pa.Table | None]:
-        """Fetch, but do not wait for a producer that the plan has given up: it may be paused and never answer."""
-        stage, host = self.stage, self.host
-        request = self._requests.submit(self._fetch, producer, epoch)
-        request.add_done_callback(lambda _: host.wake())
-        with host.changed:
-            host.changed.wait_for(
-                lambda: request.done() or stage.stopping or host.primary_of_stream(self.stream) != producer
-            )
-        return request.result() if request.done() else ("elsewhere", None)
-
-    def _fetch(self, producer: str | None, epoch: int) -> tuple[str | None, pa.Table | None]:
-        stage, host = self.stage, self.host
-        if producer is None:
-            return "elsewhere", None
-        if producer == host.name:
-            stream = host.stream(self.stream)
-            if stream is None or (stage.primary and not stream.hears(stage.name, stage.generation, near=True)):
-                return "elsewhere", None
-            return stream.take(stage.name, epoch, 1.0, counts=stage.primary)
-        request = {
-            "get": "epoch",
-            "stream": self.stream,
-            "epoch": epoch,
-            "consumer": stage.name,
-            "unit": stage.unit,
-            "generation": stage.generation,
-            "acks": list(stage.acks[self.stream].items()),
-            "counts": stage.primary,
-        }
-        try:
-            category = "data" if stage.primary else "duplicate"
-            reply, table = host.peer(producer).get(request, category=category, timeout_s=POLL_S + 10)
-        except (flight.FlightError, pa.ArrowException, OSError):
-            return "unreachable", None
-        return reply.refused, (None if reply.refused else table)
-
-
-class SinkWriter(threading.Thread):
-    """Writes a stream's epochs to one sink, in order, and acknowledges each once it is durable."""
-
-    def __init__(self, stage: RunningStage | Any, name: str) -> None:
-        super().__init__(name=f"sink {name}", daemon=True)
-        self.stage, self.sink_name, self.host = stage, name, stage.host
-
-    def run(self) -> None:
-        stage, host = self.stage, self.host
-        consumer = f"sink:{self.sink_name}"
-        epoch = stage.output.queue.first
-        try:
-            writer = host.sink(self.sink_name).open(stage.generation, host.wait_for_spark)
-            while not stage.stopping:
-                refusal, table = stage.output.take(consumer, epoch, 1.0)
-                if table is None:
-                    if refusal == "later":
-                        continue
-                    return
-                writer.write(epoch, table)
-                host.trace(stage.name, "sunk", epoch)
-                stage.output.ack(consumer, epoch)
-                epoch += 1
-        except Fenced:
-            stage.fence()
-        except Exception as error:
-            if not stage.stopping:
-                traceback.print_exc()
-                cause = f"sink {self.sink_name!r}: {first_line(error)}"
-                host.report(
-                    "threw", stage=stage.name, unit=stage.unit, generation=stage.generation, epoch=epoch, cause=cause
-                )
 
 
 class RunningStage:
@@ -260,7 +69,7 @@ class RunningStage:
         self.output = self._restored_output()
         self.policy = host.topology.units[unit].policy
         self.protected = self.policy.protected
-        self.keeper = self._make_keeper()
+        self.keeper: Any = self._make_keeper() if self.primary else None
         self.inlets = {s: Inlet(self, s) for s in self.inputs}
         self._query = query
         self._threads = [*self.inlets.values(), *(self._primary_threads() if self.primary else [Reporter(self)])]
@@ -298,9 +107,12 @@ class RunningStage:
         for thread in threads:
             thread.start()
         self.resumed_at = time.time()
-        self.host.report(
-            "resumed", stage=self.name, unit=self.unit, generation=generation, epoch=self.committed
-        )
+        self.host.report("resumed", stage=self.name, unit=self.unit, generation=generation, epoch=self.committed)
+
+    @property
+    def begun(self) -> int:
+        """The newest epoch that will come out, whatever is asked from now on; a drain of a source waits for it."""
+        return self.granted
 
     def give_up(self, cause: str) -> None:
         """As a copy: this host cannot be the standby; the primary must not wait for it."""
@@ -474,7 +286,8 @@ class RunningStage:
             if not path.exists():
                 table = self.host.payloads.get(self.output.key, epoch)
                 if table is None:
-                    continue  # trimmed meanwhile
+                    files.clear()  # trimmed meanwhile, and so is everything before it
+                    continue
                 write_table(path, table)
             files[f"queue/{epoch}.arrow"] = path
         for path in folder.glob("*.arrow"):
@@ -547,206 +360,3 @@ class RunningStage:
             "checkpoint": self.keeper.newest,
             "error": self.error,
         }
-
-
-def write_table(path: Path, table: pa.Table) -> None:
-    """As a whole or not at all."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    with pa.OSFile(str(temporary), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
-        writer.write_table(table)
-    temporary.rename(path)
-
-
-class Reporter(threading.Thread):
-    """Tells a copy's primary how far the copy is, as often as it moves; the answer says what may be trimmed."""
-
-    def __init__(self, stage: RunningStage) -> None:
-        super().__init__(name=f"reporter {stage.name}", daemon=True)
-        self.stage, self.host = stage, stage.host
-
-    def run(self) -> None:
-        stage, host = self.stage, self.host
-        told = stage.start_epoch - 1
-        while True:
-            with host.changed:
-                host.changed.wait_for(lambda then=told: stage.stopping or stage.primary or stage.committed > then)
-                if stage.stopping or stage.primary:
-                    return
-                epoch, primary = stage.committed, (host.plan.get(stage.unit) or {}).get("primary")
-            header = {
-                "unit": stage.unit, "stage": stage.name, "generation": stage.generation, "epoch": epoch,
-                "standby": f"{host.name}#{stage.since}",
-            }  # fmt: skip
-            try:
-                if primary is None or primary == host.name:
-                    raise OSError("nobody to tell")
-                reply = host.peer(primary).call("copy-at", header, category="ack", timeout_s=5)
-            except (flight.FlightError, pa.ArrowException, OSError):
-                with host.changed:
-                    host.changed.wait(0.2)
-                continue
-            told = epoch
-            if not reply.refused:
-                stage.trim(reply.header["trimmed"])
-
-
-class Shipper:
-    """Brings versions of one stage's state to its standby or, lacking one, to this host's own disk."""
-
-    def __init__(self, stage: RunningStage) -> None:
-        self.stage, self.host = stage, stage.host
-        self.target: str | None = None
-        self.since = -1
-        self.held = False
-        """The present target has a whole version."""
-        self._shipped = Shipped({})
-        self._own: CheckpointStore | None = None
-
-    def aim(self, target: str, since: int) -> None:
-        self.target, self.since, self.held, self._shipped = target, since, False, Shipped({})
-        self._own = CheckpointStore(self.stage.folder / "self") if target == self.host.name else None
-
-    def ship(self, epoch: int, needed: dict[str, Path]) -> str | None:
-        """Returns None when the version is safe at the target, else why not: ``fenced``, ``moved`` (another target
-        was chosen meanwhile), ``disk: ...`` or another text."""
-        stage, target, since, shipped = self.stage, self.target, self.since, self._shipped
-        assert target is not None
-        failure: str | None = None
-        try:
-            for header, body in shipped.parts(needed, stage.about(epoch)):
-                failure = self._send(target, header, body)
-                if failure is not None:
-                    break
-            else:
-                shipped.accepted()
-        except (flight.FlightError, pa.ArrowException) as error:
-            failure = f"unreachable: {first_line(error)}"
-        except CheckpointDamaged as error:
-            failure = f"damaged: {error}"
-        except FileNotFoundError as error:
-            failure = f"a file of the version is gone: {error}"
-        except OSError as error:
-            failure = f"disk: {error}"
-        with self.host.changed:
-            if shipped is not self._shipped:
-                return "moved"
-            if failure is not None:
-                self._shipped = Shipped({})
-            first = failure is None and not self.held
-            self.held = self.held or first
-        about = {
-            "unit": stage.unit,
-            "stage": stage.name,
-            "generation": stage.generation,
-            "standby": target,
-            "since": since,
-        }
-        if first and target != self.host.name:
-            self.host.report("standby-ready", **about)
-        if failure is not None and failure.startswith("disk"):
-            self.host.report("standby-unusable", cause=failure, **about)
-        return failure
-
-    def _send(self, target: str, header: dict[str, Any], body: bytes) -> str | None:
-        stage = self.stage
-        if self._own is not None:
-            self._own.paste(header, body)
-            return None
-        header = {"unit": stage.unit, "stage": stage.name, "generation": stage.generation, **header}
-        reply = self.host.peer(target).call("paste", header, body, category="checkpoint", timeout_s=15)
-        return f"disk: {reply.header['text']}" if reply.refused == "disk" else reply.refused
-
-
-class Keeper(threading.Thread):
-    """Drives a stage's protection: captures what it orders and acknowledges upstream."""
-
-    def __init__(self, stage: RunningStage) -> None:
-        super().__init__(name=f"keeper {stage.name}", daemon=True)
-        self.stage, self.host = stage, stage.host
-        topology = stage.host.topology
-        role = base.StageRole(stage.name, stage.committed, tuple(stage.inputs), last=topology.is_last(stage.name))
-        self.machine = stage.policy.protect([role])
-        self.newest: int | None = None
-        """The newest checkpoint that is safe."""
-        self._shipper = Shipper(stage)
-        self._key = ""
-        """The present target as the machine knows it. A host that began anew is another one."""
-        self._draining = False
-        self._effects: list[base.Effect] = []
-
-    def handle(self, event: base.Event) -> None:
-        """Call with ``host.changed`` held."""
-        self._effects += self.machine.handle(event, time.monotonic())
-        self.host.changed.notify_all()
-
-    def set_target(self, target: str, since: int) -> None:
-        key = f"{target}#{since}"
-        with self.host.changed:
-            if key != self._key:
-                self._key = key
-                self._shipper.aim(target, since)
-                self._effects = [e for e in self._effects if not isinstance(e, base.Capture)]
-                self.handle(base.StandbysChanged((key,)))
-
-    def clear_target(self) -> None:
-        """No standby, and nothing to keep instead."""
-        with self.host.changed:
-            if self._key:
-                self._key = ""
-                self._effects = [e for e in self._effects if not isinstance(e, base.Capture)]
-            self.handle(base.StandbysChanged(()))
-
-    def drained(self) -> bool:
-        """Take the last checkpoint; true once it is safe. Call with ``host.changed`` held."""
-        if not self._draining:
-            self._draining = True
-            self.handle(base.Drain())
-        return not self._effects and self.machine.safe()
-
-    def run(self) -> None:
-        while True:
-            with self.host.changed:
-                while not self._effects and not self.stage.stopping:
-                    deadline = self.machine.next_deadline()
-                    left = None if deadline is None else deadline - time.monotonic()
-                    if left is not None and left <= 0:
-                        self.handle(base.Tick())
-                        continue
-                    self.host.changed.wait(left)
-                if self.stage.stopping:
-                    return
-                effect = self._effects.pop(0)
-            if isinstance(effect, base.AckUpstream):
-                for stream in self.stage.inputs if effect.input is None else (effect.input,):
-                    acks = self.stage.acks[stream]
-                    acks[effect.level] = max(effect.epoch, acks.get(effect.level, -1))
-                self.stage.send_acks()
-            elif isinstance(effect, base.Capture):
-                self._capture(effect)
-            elif isinstance(effect, (base.Pause, base.Resume)):
-                self._pause(isinstance(effect, base.Pause))
-
-    def _pause(self, pause: bool) -> None:
-        """A stage is paused by not granting its next epoch; what it is at, it finishes."""
-        stage = self.stage
-        with self.host.changed:
-            stage.paused = pause
-            if pause and stage.granted == stage.committed:
-                self.handle(base.Paused(stage.name))
-            self.host.changed.notify_all()
-
-    def _capture(self, order: base.Capture) -> None:
-        needed = files_of_version(self.stage.state, order.epoch - self.stage.base)
-        if order.queue:
-            needed |= self.stage.queue_files(order.epoch)
-        failure = self._shipper.ship(order.epoch, needed)
-        if failure == "fenced":
-            self.stage.fence()
-        elif failure is None:
-            self.newest = order.epoch
-            with self.host.changed:
-                self.handle(base.Pasted(order.stage, order.standby, order.epoch))
-        elif failure != "moved":
-            with self.host.changed:
-                lost = failure.startswith("disk")
-                self.handle(base.CaptureFailed(order.stage, order.standby, lost_standby=lost))

@@ -105,8 +105,9 @@ class Rehearsal:
 class StandbyStage:
     """Standby of one stage for one generation. ``promote`` hands its folder and armed query to a primary."""
 
-    def __init__(self, host: Host, name: str, *, unit: str, generation: int, folder: Path) -> None:
+    def __init__(self, host: Host, name: str, *, unit: str, generation: int, since: int, folder: Path) -> None:
         self.host, self.name, self.unit, self.generation, self.folder = host, name, unit, generation, folder
+        self.since = since
         self.store = CheckpointStore(folder / f"standby-{generation}", clear=True)
         self.armed = False
         self.stopping = False

@@ -109,6 +109,8 @@ class Coordinator(Node):
     # -- decisions ----------------------------------------------------------------------------------------------------
 
     def _handle(self, event: failover.Event) -> None:
+        if self.world.on_decision is not None:
+            self.world.on_decision(event)
         for effect in self.failover.handle(event, self.now):
             self.carry_out(effect, self._carry_out)
 

@@ -53,14 +53,7 @@ class Saboteur:
         self._waiting = list(faults)
         self._wait_began = 0.0
         self.healed_at = 0.0
-        decide = world.coordinator._handle
-
-        def note(event: failover.Event) -> None:
-            if self._is_loss(event):
-                self._lost()
-            decide(event)
-
-        world.coordinator._handle = note  # type: ignore[method-assign]
+        world.on_decision = self._before
         if faults:
             world.engine.at(faults[0].at, self._next)
 
@@ -73,6 +66,11 @@ class Saboteur:
         self._waiting.clear()
 
     # -- counting failures against the promise ------------------------------------------------------------------------
+
+    def _before(self, event: failover.Event) -> None:
+        """The coordinator is about to decide what to do about ``event``."""
+        if self._is_loss(event):
+            self._lost()
 
     def _is_loss(self, event: failover.Event) -> bool:
         """A host is given up, or turns out to have been replaced since. One whose last words came after its death was

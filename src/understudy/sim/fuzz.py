@@ -141,7 +141,7 @@ def _random_units(chance: random.Random, stages: list[StageShape]) -> dict[str, 
     return units
 
 
-def _random_faults(chance: random.Random, policies: dict[str, Policy], conditions: Conditions) -> list[Fault]:
+def _random_faults(chance: random.Random, conditions: Conditions) -> list[Fault]:
     end = conditions.epoch_s * conditions.epochs
     faults = []
     for at in sorted(chance.uniform(0.3, end) for _ in range(chance.randint(0, 4))):
@@ -156,7 +156,7 @@ def play(seed: int, *, tell: bool = False) -> Story:
     chance = random.Random(seed)
     shape_name, stages = _random_shape(chance)
     units = _random_units(chance, stages)
-    names = [n for n in dict.fromkeys(units.get(s.name, s.name) for s in stages if s.inputs)]
+    names = list(dict.fromkeys(units.get(s.name, s.name) for s in stages if s.inputs))
     label = chance.choice([*POLICIES, "mixed"])
     if label == "mixed":
         protected = [n for n in POLICIES if n != "none"]
@@ -177,7 +177,7 @@ def play(seed: int, *, tell: bool = False) -> Story:
     )
     hosts = 2 + max(1, *(p.backups for p in chosen.values()), promised) + chance.randint(0, 2)
     story = Story(seed, label, shape_name, hosts)
-    faults = _random_faults(chance, chosen, conditions)
+    faults = _random_faults(chance, conditions)
     world = World(job, hosts=hosts, seed=chance.getrandbits(32), conditions=conditions)
     run(world, faults, story, promised=promised, tell=tell)
     return story

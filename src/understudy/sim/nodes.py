@@ -83,6 +83,8 @@ class World:
         self.cut: set[frozenset[str]] = set()
         """Pairs of nodes that cannot hear each other."""
         self.on_trim: Callable[[str, int], None] | None = None
+        self.on_decision: Callable[[Any], None] | None = None
+        """Told of every event that the coordinator is about to decide on."""
         self.remember = True
         """Whether all that was cut and written is kept, for checkers; else only the newest, so that memory is flat."""
         self.cuts: dict[str, dict[int, int]] = {n: {} for n, s in self.topology.stages.items() if not s.inputs}

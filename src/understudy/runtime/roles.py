@@ -1,0 +1,237 @@
+"""Making a host agree with a plan: of every stage it becomes primary, standby or neither, from what is on its disk."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.flight as flight
+
+from understudy.errors import JobError, SetupError
+from understudy.runtime.active import ActiveStandbyStage
+from understudy.runtime.checkpoints import CheckpointStore
+from understudy.runtime.source import EntryLog, SourceStage, StandbySource
+from understudy.runtime.spark_source import SparkSourceStage
+from understudy.runtime.stage import RunningStage
+from understudy.runtime.standby import StandbyStage
+from understudy.sources import SparkSource
+
+if TYPE_CHECKING:
+    from understudy.runtime.host import Host
+
+STANDBYS = (StandbyStage, ActiveStandbyStage, StandbySource)
+
+
+class Roles:
+    """Changes ``host.stages``, which everybody else only reads."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self._lock = threading.Lock()
+        """One plan is carried out at a time."""
+
+    def agree(self) -> None:
+        """Become what the newest plan says, unit by unit, upstream first."""
+        with self._lock:
+            with self.host.changed:
+                plan = dict(self.host.plan)
+            for unit, wanted in plan.items():
+                for stage in self.host.topology.units[unit].stages:
+                    try:
+                        self._agree(unit, stage, wanted)
+                    except Exception as error:
+                        traceback.print_exc()
+                        self.host.report(
+                            "threw",
+                            stage=stage,
+                            unit=unit,
+                            generation=wanted["generation"],
+                            epoch=-1,
+                            cause=f"cannot start on {self.host.name}: {error}",
+                        )
+
+    def _agree(self, unit: str, stage: str, wanted: dict[str, Any]) -> None:
+        mine = self.host.stages.get(stage)
+        generation = wanted["generation"]
+        if isinstance(mine, (RunningStage, SourceStage)) and mine.generation < generation and not mine.stopping:
+            self.host.report("fenced", stage=stage, unit=unit, generation=mine.generation)
+        if wanted["primary"] == self.host.name:
+            running = isinstance(mine, (RunningStage, SourceStage))
+            if not running or mine.generation < generation:
+                self._become_primary(unit, stage, mine, generation, wanted["start"])
+            standby, since = next(zip(wanted["standbys"], wanted["since"], strict=True), (None, -1))
+            self.host.stages[stage].set_standby(standby, since, ready=standby in wanted["ready"])
+        elif self.host.name in wanted["standbys"]:
+            since = wanted["since"][wanted["standbys"].index(self.host.name)]
+            keeps = isinstance(mine, STANDBYS) and (mine.generation, mine.since) == (generation, since)
+            if not keeps and wanted["primary"] is not None:
+                self.discard(stage, mine)
+                self._become_standby(unit, stage, generation, since)
+        elif mine is not None:
+            self.discard(stage, mine)
+            shutil.rmtree(self._stage_folder(stage), ignore_errors=True)
+
+    def _stage_folder(self, stage: str) -> Path:
+        return self.host.folder / "stages" / stage
+
+    def _is_host_source(self, stage: str) -> bool:
+        source = self.host.job.stages[stage].source
+        return source is not None and not isinstance(source, SparkSource)
+
+    def discard(self, stage: str, mine: Any) -> None:
+        if mine is None:
+            return
+        with self.host.changed:
+            self.host.stages.pop(stage, None)
+        mine.stop()
+
+    def _become_standby(self, unit: str, stage: str, generation: int, since: int) -> None:
+        folder = self._stage_folder(stage)
+        standby: Any
+        if self._is_host_source(stage):
+            log = EntryLog(folder / "entries.jsonl", clear=True)
+            standby = StandbySource(self.host, stage, unit=unit, generation=generation, since=since, log=log)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+            kind = ActiveStandbyStage if self.host.topology.units[unit].policy.standby_runs else StandbyStage
+            standby = kind(self.host, stage, unit=unit, generation=generation, since=since, folder=folder)
+        with self.host.changed:
+            self.host.stages[stage] = standby
+            self.host.changed.notify_all()
+
+    def _become_primary(self, unit: str, stage: str, mine: Any, generation: int, start: str) -> None:
+        folder = self._stage_folder(stage)
+        print(f"{time.time():.3f} {stage}: becoming primary of generation {generation} from {start}", flush=True)
+        if isinstance(mine, (RunningStage, SourceStage)):
+            self.discard(stage, mine)  # fenced by its own next generation: begins again from what is held
+            mine = None
+        if isinstance(mine, ActiveStandbyStage):
+            copy = mine.release()
+            if copy is not None:
+                with self.host.changed:
+                    self.host.stages[stage] = copy
+                    self.host.changed.notify_all()
+                copy.promote(generation)
+                print(f"{time.time():.3f} {stage}: primary after epoch {copy.committed}", flush=True)
+                return
+            mine = None
+        primary: Any
+        if self._is_host_source(stage):
+            if mine is not None:
+                mine.stop()
+                log = mine.log
+            else:
+                log = EntryLog(folder / "entries.jsonl", clear=start != "held")
+            primary = SourceStage(self.host, stage, unit=unit, generation=generation, log=log)
+        else:
+            manifest, query, state = self._held(stage, mine, folder, start)
+            if manifest is not None:
+                start_epoch, base = manifest["epoch"], manifest["base"]
+            elif start in ("newest", "replay"):
+                base = self._begin_at(unit, stage, generation, "next" if start == "newest" else "oldest")
+                start_epoch = base - 1
+            else:
+                start_epoch, base = -1, 0
+            kind = SparkSourceStage if self.host.job.stages[stage].source is not None else RunningStage
+            primary = kind(
+                self.host,
+                stage,
+                unit=unit,
+                generation=generation,
+                folder=folder,
+                state=state,
+                start_epoch=start_epoch,
+                base=base,
+                query=query,
+            )
+        with self.host.changed:
+            self.host.stages[stage] = primary
+            self.host.changed.notify_all()
+        if mine is not None and not self._is_host_source(stage):
+            mine.release()
+        primary.start()
+        print(f"{time.time():.3f} {stage}: primary after epoch {primary.start_epoch}", flush=True)
+
+    def _held(self, stage: str, mine: Any, folder: Path, start: str) -> tuple[dict[str, Any] | None, Any, Path]:
+        """What the new primary starts from: (manifest, armed query, checkpoint folder)."""
+        if isinstance(mine, StandbyStage):
+            manifest, query = mine.take_over()
+            return manifest, query, mine.store.state
+        # A folder of its own for every start: a stopped query's state store may still write to the one it had.
+        fresh = folder / f"state-{time.time_ns()}"
+        if start != "held":
+            shutil.rmtree(folder, ignore_errors=True)
+            return None, None, fresh
+        store = self._newest_store(stage)
+        if store is None:
+            return None, None, fresh
+        manifest, complaints = store.restore()
+        for complaint in complaints:
+            self.host.report("damaged", stage=stage, text=f"{stage}: {complaint}")
+        self._check_schema(stage, manifest)
+        target = folder / f"held-{time.time_ns()}"
+        store.folder.rename(target)
+        store = CheckpointStore(target)
+        for other in folder.iterdir():
+            if other != target:
+                shutil.rmtree(other, ignore_errors=True)
+        store.clone(folder / "self")
+        store.forget()
+        return manifest, None, store.state
+
+    def _check_schema(self, stage: str, manifest: dict[str, Any] | None) -> None:
+        if manifest is None:
+            return
+        now = self.host.wait_for_plans().schema(stage).simpleString()
+        if now != manifest["schema"]:
+            raise JobError(
+                f"the schema of stage {stage!r} has changed from {manifest['schema']} to {now} since its "
+                "checkpoint; restore the old columns, rename the stage, or start over with --fresh"
+            )
+
+    def _newest_store(self, stage: str) -> CheckpointStore | None:
+        folder = self._stage_folder(stage)
+        stores = [CheckpointStore(p) for p in folder.iterdir() if (p / "manifests").is_dir()] if folder.is_dir() else []
+        stores = [s for s in stores if s.versions()]
+        return max(stores, key=lambda s: s.versions()[-1], default=None)
+
+    def holds(self) -> dict[str, dict[str, int]]:
+        """Stage -> newest epoch of a whole checkpoint (or entry log) in this host's folder."""
+        root = self.host.folder / "stages"
+        holds: dict[str, Any] = {}
+        for folder in root.iterdir() if root.is_dir() else []:
+            if (folder / "entries.jsonl").exists():
+                with open(folder / "entries.jsonl", "rb") as file:
+                    holds[folder.name] = sum(1 for line in file if line.endswith(b"\n")) - 1
+            else:
+                store = self._newest_store(folder.name)
+                if store is not None:
+                    holds[folder.name] = store.versions()[-1]
+        return holds
+
+    def _begin_at(self, unit: str, stage: str, generation: int, where: str) -> int:
+        """Where a stage without state begins: at the ``next`` epoch that it was not given before (no protection), or at
+        the ``oldest`` that its producers have kept for it (replay)."""
+        firsts = []
+        for stream in self.host.job.stages[stage].inputs:
+            header = {
+                "stream": stream, "consumer": stage, "unit": unit, "generation": generation, "host": self.host.name
+            }  # fmt: skip
+            while True:
+                producer = self.host.primary_of_stream(stream)
+                try:
+                    if producer is not None:
+                        reply = self.host.peer(producer).call("position", header, timeout_s=5)
+                        if not reply.refused:
+                            firsts.append(reply.header[where])
+                            break
+                except flight.FlightError:
+                    pass
+                if self.host.plan[unit]["generation"] > generation:
+                    raise SetupError(f"a newer generation of {unit} has begun elsewhere")
+                time.sleep(0.05)
+        return max(firsts)

@@ -1,0 +1,222 @@
+"""How epochs move: the producing end of a stream, the inlet that pulls it, and the writer that empties it into a sink.
+
+Every object here lives under its host's one condition (``host.changed``): whoever changes something holds it and
+notifies; whoever waits, waits on it. Slow work (network, disk, Spark) happens outside it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from understudy.core.acks import FINAL
+from understudy.core.queue import OutputQueue
+from understudy.runtime.spark import first_line
+from understudy.sinks import Fenced
+
+if TYPE_CHECKING:
+    from understudy.runtime.host import Host
+    from understudy.runtime.stage import RunningStage
+
+AHEAD_MAX = 2
+"""Epochs a producer may be ahead of its slowest consumer. One would make producer and consumer take turns; many
+would let an outage pile up small epochs that are slow to catch up with."""
+PREFETCH_MAX = 2
+"""Epochs an inlet holds that Spark has not started on."""
+POLL_S = 20.0
+"""How long one request for an epoch waits at the producer before it is asked again."""
+
+
+class Stream:
+    """The producing end of a stream: its queue, the payloads, and those who wait for them."""
+
+    def __init__(self, host: Host, stage: str, *, start: int, first: int | None = None) -> None:
+        self.host = host
+        self.stage = stage
+        self.queue = OutputQueue(host.topology.consumers(stage), start=start, first=first)
+        self.key = f"out:{stage}"
+        self.schema: pa.Schema | None = None
+
+    def append(self, epoch: int, table: pa.Table) -> bool:
+        """Publish an epoch. False when it was there already (Spark ran a batch again)."""
+        with self.host.changed:
+            if epoch < self.queue.next:
+                return False
+            self.schema = table.schema
+        self.host.payloads.put(self.key, epoch, table)
+        with self.host.changed:
+            if not self.queue.append(epoch):
+                self.host.payloads.drop(self.key, epoch)
+            self.host.rows[self.stage] += table.num_rows
+            self.host.changed.notify_all()
+        return True
+
+    def take(
+        self, consumer: str, epoch: int, timeout_s: float, *, counts: bool = True
+    ) -> tuple[str | None, pa.Table | None]:
+        """Wait for ``epoch``. Returns (refusal, None) or (None, table). ``counts`` unless a copy of the consumer asks:
+        only its primary's requests say how far it is."""
+        deadline = time.monotonic() + timeout_s
+
+        def request() -> bool:
+            return self.queue.request(consumer, epoch) if counts else epoch < self.queue.next
+
+        with self.host.changed:
+            served = request()
+            if counts:
+                self.owner.on_progress()
+            self.host.changed.notify_all()  # that the consumer has come this far may lift back-pressure
+            while not served:
+                left = deadline - time.monotonic()
+                if left <= 0 or self.host.stages.get(self.stage) is not self.owner:
+                    return ("later" if left <= 0 else "elsewhere"), None
+                self.host.changed.wait(left)
+                served = request()
+            missing = epoch < self.queue.first
+        table = None if missing else self.host.payloads.get(self.key, epoch)
+        if table is None:
+            table = self.owner.regenerate(epoch)
+        return ("gone", None) if table is None else (None, table)
+
+    owner: Any = None
+
+    def hears(self, consumer: str, generation: int, *, near: bool) -> bool:
+        """Somebody speaks for ``consumer``; False when a newer generation of it has spoken before."""
+        with self.host.changed:
+            return self.queue.hears(consumer, generation, near=near)
+
+    def ack(self, consumer: str, epoch: int, level: int = FINAL) -> None:
+        with self.host.changed:
+            trimmed = self.queue.ack(consumer, epoch, level)
+            self.owner.on_progress()
+            if trimmed is None:
+                return
+            self.host.payloads.drop(self.key, trimmed)
+            self.owner.on_trimmed(trimmed)
+            self.host.changed.notify_all()
+
+
+class Inlet(threading.Thread):
+    """Pulls one input stream, epoch by epoch, from wherever the plan says its producer is."""
+
+    def __init__(self, stage: RunningStage, stream: str) -> None:
+        super().__init__(name=f"inlet {stage.name}<{stream}", daemon=True)
+        self.stage, self.stream, self.host = stage, stream, stage.host
+        self.received = stage.start_epoch
+        self.key = f"in:{stage.name}<{stream}"
+        self._requests = ThreadPoolExecutor(max_workers=4, thread_name_prefix=self.name)
+
+    def run(self) -> None:
+        stage, host = self.stage, self.host
+        while True:
+            with host.changed:
+                host.changed.wait_for(lambda: stage.stopping or self.received < stage.granted + PREFETCH_MAX)
+                if stage.stopping:
+                    return
+                producer = host.primary_of_stream(self.stream)
+                serial = host.serial
+            refusal, table = self._fetch_while_current(producer, self.received + 1)
+            if table is not None:
+                host.payloads.put(self.key, self.received + 1, table)
+                with host.changed:
+                    self.received += 1
+                    stage.on_received()
+                    host.changed.notify_all()
+            elif refusal == "fenced":
+                stage.fence()
+                return
+            elif refusal == "gone":
+                if stage.primary:
+                    host.report("gone", stage=stage.name, unit=stage.unit, epoch=self.received + 1, stream=self.stream)
+                else:
+                    stage.give_up(f"epoch {self.received + 1} of {self.stream} is gone")
+                return
+            elif refusal != "later":
+                with host.changed:  # moved or unreachable: the next plan will tell
+                    host.changed.wait_for(lambda then=serial: stage.stopping or host.serial != then, timeout=0.1)
+
+    def _fetch_while_current(self, producer: str | None, epoch: int) -> tuple[str | None, pa.Table | None]:
+        """Fetch, but do not wait for a producer that the plan has given up: it may be paused and never answer."""
+        stage, host = self.stage, self.host
+        request = self._requests.submit(self._fetch, producer, epoch)
+        request.add_done_callback(lambda _: host.wake())
+        with host.changed:
+            host.changed.wait_for(
+                lambda: request.done() or stage.stopping or host.primary_of_stream(self.stream) != producer
+            )
+        return request.result() if request.done() else ("elsewhere", None)
+
+    def _fetch(self, producer: str | None, epoch: int) -> tuple[str | None, pa.Table | None]:
+        stage, host = self.stage, self.host
+        if producer is None:
+            return "elsewhere", None
+        if producer == host.name:
+            stream = host.stream(self.stream)
+            if stream is None or (stage.primary and not stream.hears(stage.name, stage.generation, near=True)):
+                return "elsewhere", None
+            return stream.take(stage.name, epoch, 1.0, counts=stage.primary)
+        request = {
+            "get": "epoch",
+            "stream": self.stream,
+            "epoch": epoch,
+            "consumer": stage.name,
+            "unit": stage.unit,
+            "generation": stage.generation,
+            "acks": list(stage.acks[self.stream].items()),
+            "counts": stage.primary,
+        }
+        try:
+            category = "data" if stage.primary else "duplicate"
+            reply, table = host.peer(producer).get(request, category=category, timeout_s=POLL_S + 10)
+        except (flight.FlightError, pa.ArrowException, OSError):
+            return "unreachable", None
+        return reply.refused, (None if reply.refused else table)
+
+
+class SinkWriter(threading.Thread):
+    """Writes a stream's epochs to one sink, in order, and acknowledges each once it is durable."""
+
+    def __init__(self, stage: RunningStage | Any, name: str) -> None:
+        super().__init__(name=f"sink {name}", daemon=True)
+        self.stage, self.sink_name, self.host = stage, name, stage.host
+
+    def run(self) -> None:
+        stage, host = self.stage, self.host
+        consumer = f"sink:{self.sink_name}"
+        epoch = stage.output.queue.first
+        try:
+            writer = host.sink(self.sink_name).open(stage.generation, host.wait_for_spark)
+            while not stage.stopping:
+                refusal, table = stage.output.take(consumer, epoch, 1.0)
+                if table is None:
+                    if refusal == "later":
+                        continue
+                    return
+                writer.write(epoch, table)
+                host.trace(stage.name, "sunk", epoch)
+                stage.output.ack(consumer, epoch)
+                epoch += 1
+        except Fenced:
+            stage.fence()
+        except Exception as error:
+            if not stage.stopping:
+                traceback.print_exc()
+                cause = f"sink {self.sink_name!r}: {first_line(error)}"
+                host.report(
+                    "threw", stage=stage.name, unit=stage.unit, generation=stage.generation, epoch=epoch, cause=cause
+                )
+
+
+def write_table(path: Path, table: pa.Table) -> None:
+    """As a whole or not at all."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with pa.OSFile(str(temporary), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+    temporary.rename(path)
