@@ -149,3 +149,16 @@ def test_every_graph_is_either_ordered_or_its_loop_is_shown(inputs: dict[str, li
         order = topological_order(inputs)
         assert sorted(order) == sorted(inputs)
         assert all(order.index(u) < order.index(name) for name, needs in inputs.items() for u in needs)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "k", "shares"),
+    [("AA", 1, True), ("AB", 1, False), ("ABA", 1, False), ("ABA", 2, True), ("ABBA", 2, True), ("ABCA", 2, False),
+     ("ABCA", 3, True)],
+)  # fmt: skip
+def test_a_stage_shares_the_fate_of_a_producer_when_no_further_host_need_fail(hosts: str, k: int, shares: bool) -> None:
+    stages = [StageShape(str(i), (str(i - 1),) if i else ()) for i in range(len(hosts))]
+    units = [UnitShape(f"u{i}", (str(i),), UpstreamBackup(k=k)) for i in range(len(hosts))]
+    last = len(hosts) - 1
+    placed = {f"u{i}": host for i, host in enumerate(hosts)}
+    assert Topology.build(stages, units).shares_fate(str(last), str(last - 1), placed) is shares

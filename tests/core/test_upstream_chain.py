@@ -4,7 +4,7 @@ Whether anything was trimmed too early shows in the values that reach the sink; 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import accumulate, groupby
+from itertools import accumulate, takewhile
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +16,7 @@ from understudy.core.policies import UpstreamBackup
 from understudy.core.policies.base import Acked, AckUpstream, Committed, Event, Placed, StageRole
 from understudy.core.policies.upstream import Replayable
 from understudy.core.queue import OutputQueue
+from understudy.core.topology import StageShape, Topology, UnitShape
 
 
 def value(width: int, inputs: dict[int, int], epoch: int) -> int:
@@ -50,6 +51,13 @@ class Chain:
         """Where each unit is. Source and sink are elsewhere."""
         self.widths = [width for unit in units for width in unit]
         self.unit_of = [number for number, unit in enumerate(units) for _ in unit]
+        self.topology = Topology.build(
+            [StageShape(str(i), (str(i - 1),) if i else ()) for i in range(len(self.widths))],
+            [
+                UnitShape(str(number), tuple(str(i) for i, u in enumerate(self.unit_of) if u == number), policy)
+                for number, policy in enumerate([UpstreamBackup(k=k)] * len(units))
+            ],
+        )
         self.generation = 0
         self.source = OutputQueue(["0"])
         self.sunk: list[int] = []
@@ -74,9 +82,10 @@ class Chain:
         self.machines[number] = UpstreamBackup(k=self.k).protect(roles)
 
     def meet(self) -> None:
-        """Everybody learns who is on the same host."""
+        """Everybody learns who shares whose fate."""
+        hosts = {str(number): host for number, host in enumerate(self.hosts)}
         for i, stage in enumerate(self.stages):
-            near = i > 0 and self.hosts[self.stages[i - 1].unit] == self.hosts[stage.unit]
+            near = i > 0 and self.topology.shares_fate(str(i), str(i - 1), hosts)
             assert self.upstream(i).hears(stage.name, stage.generation, near=near)
             self.tell(stage.unit, Placed(stage.name, (self.input(i),) if near else ()))
 
@@ -169,8 +178,8 @@ class Chain:
         for width in self.widths:
             row = {epoch: value(width, row, epoch) for epoch in row}
         assert self.sunk == [row[epoch] for epoch in range(self.source.next)]
-        in_a_row = [list(group) for _, group in groupby(range(len(self.units)), lambda number: self.hosts[number])]
-        reach = sum(width - 1 for group in in_a_row[: self.k] for number in group for width in self.units[number])
+        lost = takewhile(lambda n: len(set(self.hosts[: n + 1])) <= self.k, range(len(self.units)))
+        reach = sum(width - 1 for number in lost for width in self.units[number])
         assert self.source.trimmed == max(-1, self.source.next - 1 - reach)
 
 
@@ -247,6 +256,15 @@ def test_a_host_with_units_apart_in_the_chain_is_rebuilt() -> None:
     chain.crash({"A"})
     run(chain, 5)
     chain.crash({"B"})
+    run(chain, 5)
+    chain.check()
+
+
+def test_two_hosts_that_have_three_neighbours_in_a_row_are_rebuilt() -> None:
+    """Two hosts are two failures, however often each comes in the chain."""
+    chain = Chain(2, [[1], [1], [2]], ["A", "B", "A"])
+    run(chain, 5)
+    chain.crash({"A", "B"})
     run(chain, 5)
     chain.check()
 

@@ -26,8 +26,8 @@ class Progress:
     levels: dict[int, int] = field(default_factory=dict)
     """What it acknowledged at levels below the final one."""
     near: bool = False
-    """That it has an epoch keeps nothing safe, only what it passes on does: it is on the producer's own host and fails
-    together with it, or has copies that may lag behind."""
+    """That it has an epoch keeps nothing safe, only what it passes on does: it shares the producer's fate, or has
+    copies that may lag behind."""
     generation: int = 0
     """The newest generation of the consumer that has spoken. Where it begins depends on what the queue held then, so
     nothing that an older one still says may change that."""
@@ -70,7 +70,7 @@ class OutputQueue:
         return True
 
     def hears(self, consumer: str, generation: int, *, near: bool) -> bool:
-        """Somebody speaks for ``consumer``, from the producer's own host or not. False when a newer generation of it
+        """Somebody speaks for ``consumer``, which may share the producer's fate. False when a newer generation of it
         has spoken before: then nothing of what this one says counts."""
         progress = self.progress[consumer]
         if generation < progress.generation:

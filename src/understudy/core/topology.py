@@ -69,6 +69,25 @@ class Topology:
         """True when only sinks (or nobody) read the stage's stream: its checkpoints go by timer and start a sweep."""
         return not any(stage in s.inputs for s in self.stages.values())
 
+    def shares_fate(self, stage: str, stream: str, hosts: Mapping[str, str | None]) -> bool:
+        """Whether ``stage`` adds no host to those that may fail together with the producer of ``stream``: it is on the
+        producer's own host, or on one further upstream with fewer than K others in between. Then a run of lost
+        neighbours goes on through it at no extra failure, so that a level acknowledged to it is not raised.
+        ``hosts`` names each unit's primary."""
+        mine = hosts.get(self.unit_of[stage])
+        k = max(1, self.units[self.unit_of[stage]].policy.levels)
+        seen: set[tuple[str, frozenset[str | None]]] = set()
+        ahead: list[tuple[str, frozenset[str | None]]] = [(stream, frozenset())]
+        while ahead:
+            name, others = ahead.pop()
+            host = hosts.get(self.unit_of[name])
+            if host == mine:
+                return True
+            others |= {host}
+            if len(others) < k and (name, others) not in seen:
+                seen.add((name, others))
+                ahead += [(upstream, others) for upstream in self.stages[name].inputs]
+        return False
 
     def roles(self, unit: str, start: Mapping[str, int]) -> list[StageRole]:
         """The stages of a unit as its protection sees them, each at the epoch that ``start`` names."""

@@ -334,8 +334,7 @@ class Host:
         if stream is None or request["consumer"] not in stream.queue.progress:
             return wire.epoch_stream(wire.EMPTY, {"refused": "elsewhere"})
         if request["counts"]:
-            near = self._has_copies(request["consumer"])
-            if not stream.hears(request["consumer"], request["generation"], near=near):
+            if not stream.hears(request["consumer"], request["generation"], near=self._near(request)):
                 return wire.epoch_stream(wire.EMPTY, {"refused": "fenced"})
             for level, epoch in request["acks"]:
                 stream.ack(request["consumer"], epoch, level)
@@ -363,9 +362,16 @@ class Host:
             return wire.epoch_stream(wire.EMPTY, {"refused": "nothing"})
         return wire.epoch_stream(table.slice(0, 10_000), {})
 
-    def _has_copies(self, consumer: str) -> bool:
-        """Its copies may lag behind what its primary has asked for."""
-        return self.topology.units[self.topology.unit_of[consumer]].policy.standby_runs
+    def _near(self, header: dict[str, Any]) -> bool:
+        """That the consumer who speaks has an epoch keeps nothing safe: it shares the producer's fate, or has copies
+        that may lag behind what its primary has asked for."""
+        consumer, unit = header["consumer"], header["unit"]
+        if self.topology.units[unit].policy.standby_runs:
+            return True
+        return self.topology.shares_fate(consumer, header["stream"], {**self.primaries(), unit: header["host"]})
+
+    def primaries(self) -> dict[str, str | None]:
+        return {unit: plan["primary"] for unit, plan in self.plan.items()}
 
     def _on_position(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
         stream = self.stream(header["stream"])
@@ -375,8 +381,9 @@ class Host:
             queue = stream.queue
             progress = queue.progress[header["consumer"]]
             newest = progress.received + 1
-            near = header["host"] == self.name or self._has_copies(header["consumer"])
-            if self._stale(header) or not queue.hears(header["consumer"], header["generation"], near=near):
+            if self._stale(header):
+                return {"refused": "fenced"}
+            if not queue.hears(header["consumer"], header["generation"], near=self._near(header)):
                 return {"refused": "fenced"}
             return {"next": newest, "oldest": max(queue.first, progress.acked + 1)}
 
@@ -386,7 +393,7 @@ class Host:
         stream = self.stream(header["stream"])
         if stream is None:
             return {"refused": "elsewhere"}
-        if not stream.hears(header["consumer"], header["generation"], near=self._has_copies(header["consumer"])):
+        if not stream.hears(header["consumer"], header["generation"], near=self._near(header)):
             return {"refused": "fenced"}
         for level, epoch in header["acks"]:
             stream.ack(header["consumer"], epoch, level)

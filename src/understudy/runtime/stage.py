@@ -256,6 +256,7 @@ class RunningStage:
                 header = {
                     "stream": stream,
                     "consumer": self.name,
+                    "host": self.host.name,
                     "unit": self.unit,
                     "generation": self.generation,
                     "acks": acks,
@@ -297,7 +298,8 @@ class RunningStage:
 
     def set_standby(self, standby: str | None, since: int, *, ready: bool) -> None:
         if self.policy.recovery == "replay":
-            near = tuple(i for i in self.inputs if self.host.primary_of_stream(i) == self.host.name)
+            hosts = self.host.primaries()
+            near = tuple(i for i in self.inputs if self.host.topology.shares_fate(self.name, i, hosts))
             with self.host.changed:
                 self.keeper.handle(base.Placed(self.name, near))
             return

@@ -167,6 +167,7 @@ class Inlet(threading.Thread):
             "stream": self.stream,
             "epoch": epoch,
             "consumer": stage.name,
+            "host": host.name,
             "unit": stage.unit,
             "generation": stage.generation,
             "acks": list(stage.acks[self.stream].items()),

@@ -69,6 +69,7 @@ class Host(Node):
     def forget(self) -> None:
         self.serial = -1
         self.plan: dict[str, UnitPlan] = {}
+        self.primaries: dict[str, str | None] = {}
         self.units: dict[str, Unit | SourceUnit] = {}
         self._reports: dict[int, failover.Event] = {}
         self._reported = 0
@@ -135,6 +136,7 @@ class Host(Node):
         if plan.serial <= self.serial:
             return
         self.serial, self.plan = plan.serial, dict(plan.units)
+        self.primaries = {name: unit.primary for name, unit in plan.units.items()}
         for name, wanted in plan.units.items():
             self._agree(name, wanted)
         for unit in list(self.units.values()):

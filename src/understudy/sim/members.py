@@ -82,7 +82,7 @@ class Member:
         if output is None:
             return
         if counts:
-            if not output.queue.hears(consumer, generation, near=self._near(consumer, sender)):
+            if not output.queue.hears(consumer, generation, near=self._near(stream, consumer, sender)):
                 return
             output.queue.request(consumer, epoch)
             self.acknowledged(stream, consumer, acks)
@@ -115,13 +115,17 @@ class Member:
         output = self.output(stream)
         if self.fenced or output is None or self.host.stale(unit, generation):
             return
-        if output.queue.hears(consumer, generation, near=self._near(consumer, sender)):
+        if output.queue.hears(consumer, generation, near=self._near(stream, consumer, sender)):
             self.acknowledged(stream, consumer, acks)
 
-    def _near(self, consumer: str, sender: str) -> bool:
-        """That this consumer has an epoch keeps nothing safe: it shares this host, or has copies that may lag."""
+    def _near(self, stream: str, consumer: str, sender: str) -> bool:
+        """That this consumer has an epoch keeps nothing safe: it shares the producer's fate, or has copies that lag."""
         topology = self.world.topology
-        return sender == self.host.name or topology.units[topology.unit_of[consumer]].policy.standby_runs
+        unit = topology.unit_of[consumer]
+        policy = topology.units[unit].policy
+        if sender == self.host.name or policy.standby_runs:
+            return True
+        return policy.levels > 1 and topology.shares_fate(consumer, stream, {**self.host.primaries, unit: sender})
 
     def acknowledged(self, stream: str, consumer: str, acks: Mapping[int, int]) -> None:
         raise NotImplementedError
@@ -133,7 +137,7 @@ class Member:
         if output is None or self.fenced or not self.primary:
             return
         queue = output.queue
-        if not queue.hears(consumer, generation, near=self._near(consumer, sender)):
+        if not queue.hears(consumer, generation, near=self._near(stream, consumer, sender)):
             return
         progress = queue.progress[consumer]
         epoch = progress.received + 1 if newest else max(queue.first, progress.acked + 1)

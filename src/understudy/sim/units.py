@@ -84,8 +84,8 @@ class Unit(Member):
     def _place(self, copy: Copy) -> None:
         """Tell the protection which producers share this host's fate."""
         if self.levels and self.protection is not None:
-            unit_of, plan = self.world.topology.unit_of, self.host.plan
-            near = tuple(i for i in copy.inputs if plan[unit_of[i]].primary == self.host.name)
+            hosts = self.host.primaries
+            near = tuple(i for i in copy.inputs if self.world.topology.shares_fate(copy.name, i, hosts))
             self.note(base.Placed(copy.name, near))
 
     def stop(self) -> None:

@@ -87,7 +87,8 @@ class StandbysChanged:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Of the stage's inputs, these come from the stage's own host, and their producers fail together with it."""
+    """Of the stage's inputs, these share its fate (``Topology.shares_fate``): no further host need fail for the stage
+    to be lost together with their producers."""
 
     stage: str
     near: tuple[str, ...]

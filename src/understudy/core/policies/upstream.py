@@ -73,8 +73,8 @@ class _Stage:
 class Replayable:
     """Turns its consumers' acknowledgements at level n into its own at level n + 1.
 
-    What counts are hosts that fail on their own: to a producer on the same host a level is passed on as it is. This
-    composes indicators over all that is on one host, be it one unit or several.
+    What counts are hosts that fail on their own: to a producer on the same host, or below another stage of it, a level
+    is passed on as it is. This composes indicators over all that is on one host, be it one unit or several.
     """
 
     def __init__(self, stages: Iterable[StageRole], *, k: int) -> None:
