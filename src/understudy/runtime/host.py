@@ -494,8 +494,11 @@ class Host:
     def _on_status(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
         with self.changed:
             stages = {name: stage.status() for name, stage in self.stages.items()}
+            keepers = {k.unit: k for stage in self.stages.values() for k in getattr(stage, "keepers", ())}
+            checkpoints = {unit: dict(keeper.spent) for unit, keeper in keepers.items()}
         return {
             "stages": stages,
+            "checkpoints": checkpoints,
             "bytes": self.meter.snapshot(),
             "rows": dict(self.rows),
             "spark": self._spark is not None,
