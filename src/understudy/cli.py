@@ -35,6 +35,9 @@ Conf = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Spark
 QueueMb = Annotated[int, typer.Option(help="Memory for queues per host, in MiB; more goes to disk.", min=1)]
 Heartbeat = Annotated[str, typer.Option(help="Time between heartbeats.")]
 Misses = Annotated[int, typer.Option(help="Missed heartbeats in a row that make a failure.", min=1)]
+Roles = Annotated[
+    Path | None, typer.Option(metavar="FILE.toml", help="Hosts and policies of units, instead of what the job says.")
+]
 TokenFile = Annotated[Path | None, typer.Option(help="File with the job token; else $UNDERSTUDY_TOKEN.")]
 TlsCert = Annotated[str | None, typer.Option(help="PEM certificate of this process.")]
 TlsKey = Annotated[str | None, typer.Option(help="PEM key of this process.")]
@@ -56,6 +59,12 @@ def _seconds(text: str, option: str) -> float:
         return seconds(text, what=option)
     except ValueError as error:
         raise SetupError(str(error)) from None
+
+
+def _roles(file: Path | None) -> dict[str, Any]:
+    from understudy.roles import read
+
+    return {} if file is None else read(file)
 
 
 def _tls(cert: str | None, key: str | None, ca: str | None) -> Any:
@@ -100,6 +109,7 @@ def interrupt_on_sigterm() -> None:
 def run(
     job_file: JobFile,
     hosts: Hosts = 3,
+    roles: Roles = None,
     state: State = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start over: forget state and outputs of earlier runs.")
@@ -125,9 +135,10 @@ def run(
 
     interrupt_on_sigterm()
     folder = state or _default_state(job_file)
-    common = {
+    common: dict[str, Any] = {
         "hosts": hosts,
         "fresh": fresh,
+        "roles": _roles(roles),
         "heartbeat_s": _seconds(heartbeat, "--heartbeat"),
         "heartbeat_misses": misses,
     }
@@ -273,6 +284,7 @@ def drill(
     after: Annotated[str, typer.Option(help="How long the job runs before.")] = "10s",
     pause: Annotated[str, typer.Option(help="How long a stopped host stays stopped.")] = "5s",
     hosts: Hosts = 3,
+    roles: Roles = None,
     out: Annotated[Path, typer.Option(help="Folder for outputs, result.json and report.html; it is replaced.")] = Path(
         "out/drill"
     ),
@@ -293,6 +305,7 @@ def drill(
         after_s=_seconds(after, "--after"),
         pause_s=_seconds(pause, "--pause"),
         hosts=hosts,
+        roles=_roles(roles),
         settings=_settings(conf),
         heartbeat_s=_seconds(heartbeat, "--heartbeat"),
         heartbeat_misses=misses,

@@ -74,6 +74,25 @@ def test_a_job_file_that_is_not_there(tmp_path: Path) -> None:
     failed(understudy(tmp_path, "run", "nowhere.py"), 2, "nowhere.py", "no such job file")
 
 
+@pytest.mark.parametrize(
+    ("roles", "words"),
+    [
+        ('[units.copy]\nmonitor = h2\n', ["roles.toml:2: not TOML"]),
+        ('[units.copies]\nhost = "h1"\n', ["roles.toml: unknown unit 'copies'; units are: positions, copy"]),
+        ('[units.copy]\nmonitor = "h9"\n', ["unknown host h9; hosts are: h1"]),
+        ('[units.copy]\nha = "active-standby"\n', ["needs at least 2 hosts and there is 1", "--hosts 2"]),
+    ],
+    ids=["syntax", "unknown unit", "unknown host", "too few hosts"],
+)
+def test_roles_that_cannot_be(tmp_path: Path, roles: str, words: list[str]) -> None:
+    (tmp_path / "job.py").write_text(GOOD.format(extra=""))
+    (tmp_path / "roles.toml").write_text(roles)
+    failed(understudy(tmp_path, "run", "job.py", "--hosts", "1", "--roles", "roles.toml"), 2, *words)
+    drill = ("drill", "job.py", "--kill", "copy", "--hosts", "1", "--roles", "roles.toml")
+    failed(understudy(tmp_path, *drill), 2, *words)
+    assert not list(tmp_path.glob("**/hosts/*"))
+
+
 def test_no_java(tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(GOOD.format(extra=""))
     result = understudy(tmp_path, "run", "job.py", JAVA_HOME=str(tmp_path))

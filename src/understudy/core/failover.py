@@ -210,7 +210,7 @@ class Failover:
             old = self.plan.units.get(name, UnitPlan())
             holds = shape.policy.recovery == "standby" or event.clean
             holder = self._holder(name) if event.resume and holds else None
-            primary = holder or self._choose(name, units, wish=shape.primary, avoid=())
+            primary = holder or self._choose(name, units, wishes=(shape.primary,), avoid=())
             begun_before = event.resume and not event.clean and old.primary is not None
             if holder:
                 start = "held"
@@ -357,7 +357,7 @@ class Failover:
                 return replace(rest, generation=generation, primary=heir, start="held", rising=False), say
             hosts = [h for h in (unit.primary, *unit.ready) if h]
         else:
-            heir = self._choose(name, {**self.plan.units, **changes}, wish=None, avoid=())
+            heir = self._choose(name, {**self.plan.units, **changes}, wishes=(), avoid=())
             if heir is not None:
                 if shape.policy.recovery == "gap":
                     text = f"{name}: unprotected, starts anew on {heir}; rows in between are lost"
@@ -388,7 +388,7 @@ class Failover:
         """The unit with its standbys filled up to as many as its policy asks for and there are hosts."""
         shape = self.topology.units[name]
         while len(unit.standbys) < shape.policy.backups:
-            chosen = self._choose(name, units, wish=shape.standby, avoid=(unit.primary, *unit.standbys))
+            chosen = self._choose(name, units, wishes=shape.standbys, avoid=(unit.primary, *unit.standbys))
             if chosen is None:
                 break
             unit = replace(unit, standbys=(*unit.standbys, chosen), since=(*unit.since, self.plan.serial + 1))
@@ -407,12 +407,18 @@ class Failover:
         return max(held, key=lambda pair: (pair[0], pair[1]))[1] if held else None
 
     def _choose(
-        self, name: str, units: Mapping[str, UnitPlan], *, wish: str | None, avoid: tuple[str | None, ...]
+        self,
+        name: str,
+        units: Mapping[str, UnitPlan],
+        *,
+        wishes: tuple[str | None, ...],
+        avoid: tuple[str | None, ...],
     ) -> str | None:
-        """The wished-for host if it lives, else the living one with least to do (primaries weigh double)."""
+        """The first wished-for host that lives, else the living one with least to do (primaries weigh double)."""
         free = [h for h in self.alive if h not in avoid and (name, h) not in self._unusable]
-        if wish in free:
-            return wish
+        for wish in wishes:
+            if wish in free:
+                return wish
 
         work = dict.fromkeys(free, 0)
         near = self._neighbours(name) if self.topology.units[name].policy.recovery == "replay" else ()

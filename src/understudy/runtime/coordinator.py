@@ -19,6 +19,7 @@ from typing import Any
 
 import pyarrow.flight as flight
 
+from understudy import roles
 from understudy.core import detection, failover
 from understudy.core.failover import Failover, Plan, UnitPlan
 from understudy.core.policies import ActiveStandby, PassiveStandby, UpstreamBackup, none
@@ -42,8 +43,8 @@ class CoordinatorConfig:
     """A small machine that starts several JVMs keeps healthy processes waiting for over a second; a false alarm is
     harmless but costs a takeover. A killed process is noticed by its broken connection, long before."""
     options: dict[str, Any] = field(default_factory=dict)
-    """For drills, sent to hosts with the job: ``sink_root``, ``record``, ``replay``, ``reference``,
-    ``opening_epochs``."""
+    """Sent to hosts with the job: ``roles`` as read from a file; for drills ``sink_root``, ``record``, ``replay``,
+    ``reference``, ``opening_epochs``."""
     tls: wire.Tls | None = None
 
 
@@ -74,6 +75,7 @@ class Coordinator:
     def __init__(self, config: CoordinatorConfig, on_event: Callable[[dict[str, Any]], None] | None = None) -> None:
         self.config = config
         self.job: Job = load(config.job_file)
+        self.job.assign(config.options.get("roles", {}))
         if config.options.get("reference"):
             self.job.as_reference(Path(config.options["reference"]))
         self.topology = self.job.topology()
@@ -160,10 +162,7 @@ class Coordinator:
 
     def check_hosts(self, names: Iterable[str]) -> None:
         """The job may only ask for hosts that there are."""
-        known = sorted(names)
-        asked = {h for u in self.topology.units.values() for h in (u.primary, u.standby) if h}
-        if unknown := sorted(asked - set(known)):
-            raise JobError(f"the job asks for unknown host {', '.join(unknown)}; hosts are: {', '.join(known)}")
+        roles.check_hosts(self.topology, list(names))
 
     def check(self) -> None:
         """Let a host build every stage, so that a mistake in the job shows before anything runs."""

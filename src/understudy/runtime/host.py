@@ -260,6 +260,7 @@ class Host:
             sys.path.insert(0, header["directory"])
         try:
             job = load(path)
+            job.assign(header.get("roles", {}))
         except JobError as error:
             return {"refused": "job", "text": str(error)}
         if header.get("reference"):
