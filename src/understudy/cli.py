@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import Annotated, Any
@@ -239,30 +240,44 @@ def status(
         print(json.dumps(answer, indent=2))
         return
     table = Table(title=f"job {answer['job']}", title_justify="left")
-    for column in ("unit", "generation", "runs on", "standby", "ready"):
+    for column in ("unit", "policy", "generation", "runs on", "standby", "ready", "monitor"):
         table.add_column(column)
     for name, unit in answer["units"].items():
         table.add_row(
             name,
+            unit["policy"],
             str(unit["generation"]),
             unit["primary"] or "waiting",
             ", ".join(unit["standbys"]) or "-",
             ", ".join(unit["ready"]) or "-",
+            unit["monitor"],
         )
     console.print(table)
     table = Table(title="hosts", title_justify="left")
-    for column in ("host", "alive", "memory", "queues", "stages"):
+    for column in ("host", "health", "memory", "queues", "stages"):
         table.add_column(column)
     for name, about in answer["hosts"].items():
         stages = ", ".join(
             f"{s} {d['role']} @{d.get('committed', d.get('checkpoint'))}" for s, d in about.get("stages", {}).items()
         )
         queues = about.get("queues", {}).get("memory", 0)
-        table.add_row(
-            name, str(about["alive"]), f"{about.get('rss', 0) / 2**20:.0f} MiB", f"{queues / 2**20:.1f} MiB", stages
-        )
+        memory = f"{about.get('rss', 0) / 2**20:.0f} MiB"
+        table.add_row(name, _health(about["health"]), memory, f"{queues / 2**20:.1f} MiB", stages)
     console.print(table)
     console.print("bytes: " + ", ".join(f"{k} {v:,}" for k, v in answer["bytes"].items()), highlight=False)
+
+
+def _health(health: dict[str, Any]) -> str:
+    """In words: "well", "suspected: 2 heartbeats missed in 1.2 s (h3)"."""
+    words = str(health["state"])
+    if health["misses"]:
+        words += f": {health['misses']} heartbeats missed"
+    if health["since"] is not None:
+        words += f" in {time.time() - health['since']:.1f} s ({', '.join(health['by'])})"
+    if health["failures"]:
+        back = "" if health["returned"] is None else f", back {time.time() - health['returned']:.0f} s ago"
+        words += f"; failed {health['failures']} time{'s' if health['failures'] > 1 else ''}{back}"
+    return words
 
 
 def _only_state() -> Path:

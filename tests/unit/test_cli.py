@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -162,10 +164,27 @@ def test_status_names_every_standby(tmp_path: Path) -> None:
     from understudy.runtime.wire import Server, Service
 
     units = {
-        "both": {"generation": 3, "primary": "h1", "standbys": ["h2", "h3"], "ready": ["h3"]},
-        "alone": {"generation": 1, "primary": None, "standbys": [], "ready": []},
+        "both": {
+            "policy": "passive-standby standbys=2",
+            "generation": 3,
+            "primary": "h1",
+            "standbys": ["h2", "h3"],
+            "ready": ["h3"],
+            "monitor": "h3",
+        },
+        "alone": {
+            "policy": "none", "generation": 1, "primary": None, "standbys": [], "ready": [], "monitor": "coordinator"
+        },
+    }  # fmt: skip
+    well = {"state": "well", "misses": 0, "since": None, "failures": 0, "returned": None, "by": {}}
+    by = {"coordinator": {"misses": 1, "failed": None}, "h3": {"misses": 2, "failed": None}}
+    now = time.time()
+    hosts = {
+        "h1": {"alive": True, "health": well},
+        "h2": {"alive": True, "health": well | {"state": "suspected", "misses": 2, "since": now - 1.5, "by": by}},
+        "h3": {"alive": True, "health": well | {"failures": 2, "returned": now - 60}},
     }
-    answer = {"job": "j", "units": units, "hosts": {"h1": {"alive": True}}, "bytes": {"data": 1234}}
+    answer = {"job": "j", "units": units, "hosts": hosts, "bytes": {"data": 1234}}
     state = tmp_path / ".understudy" / "job"
     state.mkdir(parents=True)
     server = Server("127.0.0.1:0", "t", Service(calls={"status": lambda header, body: answer}))
@@ -178,7 +197,14 @@ def test_status_names_every_standby(tmp_path: Path) -> None:
         server.shutdown()
     assert result.returncode == 0, result
     rows = [[cell.strip() for cell in row.split("│")[1:-1]] for row in result.stdout.splitlines() if "│" in row]
-    assert rows[:2] == [["both", "3", "h1", "h2, h3", "h3"], ["alone", "1", "waiting", "-", "-"]]
+    assert rows[:2] == [
+        ["both", "passive-standby standbys=2", "3", "h1", "h2, h3", "h3", "h3"],
+        ["alone", "none", "1", "waiting", "-", "-", "coordinator"],
+    ]
+    health = {row[0]: row[1] for row in rows[2:]}
+    assert health["h1"] == "well"
+    assert re.fullmatch(r"suspected: 2 heartbeats missed in \d+\.\d s \(coordinator, h3\)", health["h2"])
+    assert re.fullmatch(r"well; failed 2 times, back 6\d s ago", health["h3"])
     assert "bytes: data 1,234" in result.stdout
     assert json.loads(as_json.stdout) == answer
 

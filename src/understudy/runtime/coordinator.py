@@ -20,9 +20,10 @@ from typing import Any
 import pyarrow.flight as flight
 
 from understudy import roles
-from understudy.core import detection, failover
+from understudy.core import detection, failover, monitoring
 from understudy.core.failover import Failover, Plan, UnitPlan
-from understudy.core.policies import ActiveStandby, PassiveStandby, UpstreamBackup, none
+from understudy.core.monitoring import OWNER
+from understudy.core.policies import ActiveStandby, PassiveStandby, UpstreamBackup, none, spell
 from understudy.core.topology import Topology
 from understudy.errors import HostsUnavailable, JobError, SetupError, StageFailed, UnderstudyError
 from understudy.job import Job, load
@@ -93,6 +94,7 @@ class Coordinator:
         self.changed = threading.Condition(threading.RLock())
         self.failover = Failover(self.topology)
         self.detector = detection.Detector(interval_s=config.heartbeat_s, misses=config.heartbeat_misses)
+        self.evidence = monitoring.Evidence()
         self.pulses: dict[str, list[Any]] = {}
         self.meter = wire.Meter()
         self.started: dict[str, int] = {}
@@ -284,13 +286,14 @@ class Coordinator:
                 with self.changed:
                     self.pulses[host] = json.loads(message)
                     event = detection.Connected(host) if first else detection.Beat(host)
-                    effects = self.detector.handle(event, time.monotonic())
-                    if first and (joined or host not in self.failover.alive):
-                        effects = []
-                        self._handle(failover.HostJoined(host, self._unit_holds(host), returned=not joined))
-                    elif first:
+                    news = self.detector.handle(event, time.monotonic())
+                    if first and joined:
+                        self.evidence.joined(host, time.monotonic())
+                        self._handle(failover.HostJoined(host, self._unit_holds(host)))
+                    elif first and host in self.failover.alive:
                         self._publish(self.failover.plan, only=host)
-                    self._detected(effects)
+                    if news or first:
+                        self._weigh(OWNER, self.detector.view())
                     first = False
                     self.changed.notify_all()
         except (flight.FlightError, OSError, ValueError) as error:
@@ -302,8 +305,10 @@ class Coordinator:
             self._watching.discard(host)
             if self._closed or self.hosts.get(host) != address:
                 return
-            effects = self.detector.handle(detection.Broken(host, reason), time.monotonic())
-            self._detected(effects or [detection.Failed(host, reason)])
+            if not self.detector.handle(detection.Broken(host, reason), time.monotonic()):
+                self.detector.handle(detection.Connected(host), time.monotonic())  # it was never heard at all
+                self.detector.handle(detection.Broken(host, reason), time.monotonic())
+            self._weigh(OWNER, self.detector.view())
 
     def _send_job(self, peer: wire.Peer) -> None:
         file = self.config.job_file
@@ -311,6 +316,7 @@ class Coordinator:
             "ident": self._ident,
             "file": file.name,
             "directory": str(file.parent.resolve()),
+            "heartbeat": [self.config.heartbeat_s, self.config.heartbeat_misses],
             **self.config.options,
         }
         reply = peer.call("job", header, file.read_bytes(), timeout_s=20)
@@ -329,14 +335,21 @@ class Coordinator:
     def _tick(self) -> None:
         while not self._closed:
             with self.changed:
-                self._detected(self.detector.handle(detection.Tick(), time.monotonic()))
+                if self.detector.handle(detection.Tick(), time.monotonic()):
+                    self._weigh(OWNER, self.detector.view())
                 deadline = self.detector.next_deadline()
                 wait = self.config.heartbeat_s if deadline is None else max(0.01, deadline - time.monotonic())
                 self.changed.wait(wait)
 
-    def _detected(self, effects: list[detection.Effect]) -> None:
-        for effect in effects:
-            if isinstance(effect, detection.Failed):
+    def _weigh(self, watcher: str, view: detection.View) -> None:
+        """Act on what the coordinator itself or a monitor sees."""
+        for effect in self.evidence.hear(watcher, view, time.monotonic()):
+            if isinstance(effect, monitoring.Told):
+                self._tell_sight(effect)
+            elif isinstance(effect, monitoring.Doubted):
+                text = f"{effect.monitor} cannot hear {' and '.join(effect.hosts)}, which answer the coordinator"
+                self.say("doubted", f"{text}; its word does not count", host=effect.monitor)
+            elif isinstance(effect, detection.Failed):
                 self._handle(failover.HostLost(effect.host, effect.reason))
             elif isinstance(effect, detection.Missed):
                 self._handle(failover.HostSuspected(effect.host))
@@ -345,6 +358,20 @@ class Coordinator:
             else:
                 self.say("returned", f"{effect.host} answers again", host=effect.host)
                 self._handle(failover.HostJoined(effect.host, returned=True))
+
+    def _tell_sight(self, told: monitoring.Told) -> None:
+        what, host = told.what, told.what.host
+        mine = told.watcher == OWNER
+        by, about = "" if mine else f", says {told.watcher}", {"host": host, "by": told.watcher}
+        if isinstance(what, detection.Missed):
+            count = "a heartbeat" if what.misses == 1 else f"{what.misses} heartbeats"
+            self.say("missed", f"{host} missed {count}{by}", **about)
+        elif mine and (isinstance(what, detection.Failed) or host not in self.failover.alive):
+            pass  # told with what comes of it
+        elif isinstance(what, detection.Failed):
+            self.say("failed", f"{host} has failed: {what.reason}{by}", **about)
+        else:
+            self.say("answers", f"{host} answers again{by}", **about)
 
     # -- decisions -------------------------------------------------------------------------------------------------
 
@@ -370,6 +397,7 @@ class Coordinator:
         header = {
             "serial": plan.serial,
             "hosts": dict(self.hosts),
+            "processes": dict(self.processes),
             "go": self.go,
             "units": {name: asdict(unit) for name, unit in plan.units.items()},
         }
@@ -429,6 +457,9 @@ class Coordinator:
                 self._maybe_go()
             elif kind == "fenced":
                 self.say("fenced", f"{stage} on {host} found itself fenced and stopped", unit=unit, host=host)
+            elif kind == "seen":
+                view = {h: detection.Trouble(*t) for h, (p, *t) in header["view"].items() if self.processes.get(h) == p}
+                self._weigh(host, view)
             elif kind == "damaged":
                 self.say("damaged", header["text"], unit=unit, host=host)
             elif kind == "gone":
@@ -487,8 +518,11 @@ class Coordinator:
     def status(self) -> dict[str, Any]:
         with self.changed:
             alive = set(self.failover.alive)
-            units = {n: asdict(u) for n, u in self.failover.plan.units.items()}
-            hosts = {h: {"address": a, "pid": self.pids.get(h), "alive": h in alive} for h, a in self.hosts.items()}
+            units = {n: asdict(u) | self._about(n, u) for n, u in self.failover.plan.units.items()}
+            hosts = {
+                h: {"address": a, "pid": self.pids.get(h), "alive": h in alive, "health": self._health(h)}
+                for h, a in self.hosts.items()
+            }
             recent = self.events[-20:]
         details = self._broadcast("status", {})
         for host, detail in details.items():
@@ -496,6 +530,19 @@ class Coordinator:
             self._spent[hosts[host]["address"]] = detail["bytes"]
         total = {c: sum(s[c] for s in (self.meter.snapshot(), *self._spent.values())) for c in wire.CATEGORIES}
         return {"job": self.job.name, "go": self.go, "units": units, "hosts": hosts, "events": recent, "bytes": total}
+
+    def _about(self, name: str, plan: UnitPlan) -> dict[str, Any]:
+        shape = self.topology.units[name]
+        monitor = shape.monitor if shape.monitor not in (None, plan.primary) else OWNER
+        return {"policy": spell(shape.policy), "monitor": monitor}
+
+    def _health(self, host: str) -> dict[str, Any]:
+        """As ``monitoring.Health``, with instants as seconds since 1970."""
+        health = asdict(self.evidence.health(host))
+        for key in ("since", "returned"):
+            if health[key] is not None:
+                health[key] += time.time() - time.monotonic()
+        return health
 
     def _broadcast(self, action: str, header: dict[str, Any]) -> dict[str, dict[str, Any]]:
         with self.changed:

@@ -28,6 +28,7 @@ from understudy.errors import JobError, SetupError, UnderstudyError
 from understudy.job import Job, load
 from understudy.runtime import wire
 from understudy.runtime.active import ActiveStandbyStage
+from understudy.runtime.monitor import MonitorRole
 from understudy.runtime.payloads import Payloads
 from understudy.runtime.roles import STANDBYS, Roles
 from understudy.runtime.spark import Plans, start_session
@@ -74,6 +75,7 @@ class Host:
         self.go = 0
         self.draining = False
         self.hosts: dict[str, str] = {}
+        self.processes: dict[str, str] = {}
         self.replay: dict[str, list[Any]] = {}
         self.options: dict[str, Any] = {}
         self.stages: dict[str, Any] = {}
@@ -88,6 +90,7 @@ class Host:
         self._watchers = 0
         self._coordinator = wire.Peer(config.coordinator, config.token, self.meter, config.tls)
         self.roles = Roles(self)
+        self.monitor = MonitorRole(self)
         self.rehearsing = threading.Lock()
         self.rehearsals: dict[str, Rehearsal] = {}
         """By session, for the readers of their queries."""
@@ -228,6 +231,9 @@ class Host:
         beat = pa.record_batch([pa.array([], pa.int8())], schema=schema)
         interval_s = float(request["interval_s"])
 
+        if request.get("monitor"):  # a host that watches this one does not make up for a coordinator
+            return flight.GeneratorStream(schema, self._monitor_beats(beat, interval_s))
+
         def beats() -> Iterator[Any]:
             self._watchers += 1
             try:
@@ -239,6 +245,11 @@ class Host:
                 self._watched_at = time.monotonic()
 
         return flight.GeneratorStream(schema, beats())
+
+    def _monitor_beats(self, beat: Any, interval_s: float) -> Iterator[Any]:
+        while True:
+            yield beat, b"[]"
+            time.sleep(interval_s)
 
     def pulse(self) -> list[Any]:
         """Kept tiny: it is sent several times a second. ``status`` has the rest."""
@@ -288,9 +299,11 @@ class Host:
             if header["serial"] < self.serial:
                 return {"refused": "stale"}
             self.serial, self.plan, self.hosts = header["serial"], header["units"], header["hosts"]
+            self.processes = header["processes"]
             self.go = max(self.go, header["go"])
             self.changed.notify_all()
         threading.Thread(target=self.roles.agree, daemon=True).start()
+        self.monitor.agree()
         return {}
 
     # -- where things are ------------------------------------------------------------------------------------------
@@ -488,6 +501,7 @@ class Host:
         """Forget the job but keep Spark warm: the next job can be sent."""
         for stage, mine in list(self.stages.items()):
             self.roles.discard(stage, mine)
+        self.monitor.forget()
         with self.changed:
             self.plan, self.serial, self.go, self.draining = {}, -1, 0, False
             self.options, self.replay, self._plans = {}, {}, None
