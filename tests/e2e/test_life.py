@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -250,15 +251,27 @@ def test_spark_source_diamond_and_two_sinks(tmp_path: Path) -> None:
     assert sorted(even["n"].to_pylist()) == list(range(0, 1100, 2))
 
 
-def test_command_line_run_status_and_ctrl_c(tmp_path: Path) -> None:
-    """`understudy run`, `understudy status --json` beside it, a host that dies and is started again, Ctrl-C: a clean
-    end and no process left."""
+ROLES = """
+[units.speeds]
+host = "h1"
+standbys = ["h2"]
+state = "h2"
+monitor = "h2"
+ha = "passive-standby individual 400ms"
+"""
+
+
+def test_command_line_run_roles_status_and_ctrl_c(tmp_path: Path) -> None:
+    """`understudy run`, `understudy status --json` beside it: roles from a file are kept; a primary that is paused is
+    missed, given up and welcomed back by its monitor; a host that dies is started again; Ctrl-C: a clean end, no
+    process left, and every row counted once."""
     job = write_job(tmp_path, PAIR, sink=tmp_path / "out")
+    (tmp_path / "roles.toml").write_text(ROLES)
     command = [sys.executable, "-m", "understudy"]
     conf = [x for k, v in FAST_START.items() for x in ("--conf", f"{k}={v}")]
     state = str(tmp_path / "state")
     process = subprocess.Popen(
-        [*command, "run", str(job), "--hosts", "2", "--state", state, *conf],
+        [*command, "run", str(job), "--hosts", "2", "--roles", "roles.toml", "--state", state, *conf],
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     try:
@@ -270,7 +283,13 @@ def test_command_line_run_status_and_ctrl_c(tmp_path: Path) -> None:
 
         answer = status()
         assert set(answer["hosts"]) == {"h1", "h2"}
-        victim = answer["units"]["speeds"]["standbys"][0]
+        speeds = answer["units"]["speeds"]
+        assert (speeds["primary"], speeds["standbys"], speeds["monitor"]) == ("h1", ["h2"], "h2")
+        assert speeds["policy"] == "passive-standby checkpoint=individual every=400ms"
+        wait_for(lambda: all(u["ready"] for u in status()["units"].values()), 90, "standbys")
+        _pause_and_return(psutil.Process(answer["hosts"]["h1"]["pid"]), tmp_path / "state", status)
+        victim = status()["units"]["speeds"]["standbys"][0]
+        assert victim == "h1", "the former primary"
         signal_tree(psutil.Process(answer["hosts"][victim]["pid"]), signal.SIGKILL)
         wait_for(lambda: not status()["hosts"][victim]["alive"], 30, "the death to be noticed")
         wait_for(lambda: status()["units"]["speeds"]["ready"], 90, "the host to be back as standby")
@@ -289,6 +308,33 @@ def test_command_line_run_status_and_ctrl_c(tmp_path: Path) -> None:
     after = subprocess.run([*command, "status", "--state", state], capture_output=True, text=True, check=False)
     assert after.returncode == 3
     assert "is not running" in after.stderr
+    log = max((tmp_path / "state").glob("hosts/*/stages/positions/entries.jsonl"), key=lambda p: p.stat().st_size)
+    last = json.loads(log.read_text().splitlines()[-1])
+    assert final_counts(tmp_path / "out") == expected_counts(last["first"] + last["count"], keys=50)
+
+
+def _pause_and_return(primary: psutil.Process, state: Path, status: Callable[[], dict[str, Any]]) -> None:
+    """Pause h1, which runs everything, until h2, its monitor and standby, has taken over; then let it go on."""
+
+    def told(kind: str, by: str = "h2") -> bool:
+        events = [json.loads(line) for line in (state / "events.jsonl").read_text().splitlines()]
+        return any(e["t"] > paused_at and (e["kind"], e.get("host"), e.get("by")) == (kind, "h1", by) for e in events)
+
+    paused_at = signal_tree(primary, signal.SIGSTOP)
+    try:
+        wait_for(lambda: told("missed"), 10, "the first miss")
+        wait_for(lambda: told("failed"), 10, "the failure")
+        health = status()["hosts"]["h1"]["health"]
+        assert health["state"] == "failed" and health["failures"] == 1 and "h2" in health["by"]
+        assert health["misses"] >= 5 and paused_at < health["since"] < time.time()
+        wait_for(lambda: status()["units"]["speeds"]["primary"] == "h2", 10, "the takeover")
+    finally:
+        signal_tree(primary, signal.SIGCONT)
+    wait_for(lambda: told("answers"), 20, "the return")
+    wait_for(lambda: status()["units"]["speeds"]["ready"] == ["h1"], 90, "the former primary to be standby")
+    health = status()["hosts"]["h1"]["health"]
+    assert health["state"] == "well" and health["returned"] > paused_at
+    assert status()["units"]["speeds"]["monitor"] == "coordinator", "h2 cannot watch itself"
 
 
 def test_hosts_started_apart_speak_tls(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_simulate_all_policies_as_json(job: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--policy", "brave"], ["--policy brave: unknown policy", "none, passive, active"]),
+        (["--policy", "brave"], ["--policy 'brave': unknown policy 'brave'", "in short: job, none, passive"]),
         (["--hosts", 0], ["hosts=0"]),
         (["--racks", 99, "--hosts", 20], ["racks=99 is more than hosts=20"]),
         (["--days", -1], ["days=-1"]),

@@ -24,11 +24,11 @@ import psutil
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from understudy.core.policies import Policy
-from understudy.core.policies.spelling import parse
+from understudy.core.policies import Policy, parse
 from understudy.errors import JobError, SetupError, UnderstudyError
 from understudy.job import Job, load
 from understudy.runtime import wire
+from understudy.runtime.monitor import MonitorRole
 from understudy.runtime.payloads import Payloads
 from understudy.runtime.roles import STANDBYS, Roles
 from understudy.runtime.spark import Plans, start_session
@@ -75,6 +75,7 @@ class Host:
         self.go = 0
         self.draining = False
         self.hosts: dict[str, str] = {}
+        self.processes: dict[str, str] = {}
         self.replay: dict[str, list[Any]] = {}
         self.options: dict[str, Any] = {}
         self.stages: dict[str, Any] = {}
@@ -89,6 +90,7 @@ class Host:
         self._watchers = 0
         self._coordinator = wire.Peer(config.coordinator, config.token, self.meter, config.tls)
         self.roles = Roles(self)
+        self.monitor = MonitorRole(self)
         self.rehearsing = threading.Lock()
         self.rehearsals: dict[str, Rehearsal] = {}
         """By session, for the readers of their queries."""
@@ -229,6 +231,9 @@ class Host:
         beat = pa.record_batch([pa.array([], pa.int8())], schema=schema)
         interval_s = float(request["interval_s"])
 
+        if request.get("monitor"):  # a host that watches this one does not make up for a coordinator
+            return flight.GeneratorStream(schema, self._monitor_beats(beat, interval_s))
+
         def beats() -> Iterator[Any]:
             self._watchers += 1
             try:
@@ -240,6 +245,11 @@ class Host:
                 self._watched_at = time.monotonic()
 
         return flight.GeneratorStream(schema, beats())
+
+    def _monitor_beats(self, beat: Any, interval_s: float) -> Iterator[Any]:
+        while True:
+            yield beat, b"[]"
+            time.sleep(interval_s)
 
     def pulse(self) -> list[Any]:
         """Kept tiny: it is sent several times a second. ``status`` has the rest."""
@@ -261,6 +271,7 @@ class Host:
             sys.path.insert(0, header["directory"])
         try:
             job = load(path)
+            job.assign(header.get("roles", {}))
         except JobError as error:
             return {"refused": "job", "text": str(error)}
         if header.get("reference"):
@@ -296,9 +307,11 @@ class Host:
             self.serial, self.plan, self.hosts = header["serial"], header["units"], header["hosts"]
             changed = {name: unit["policy"] for name, unit in self.plan.items() if unit["policy"]}
             self.topology = self._defined.under(_policies(changed))
+            self.processes = header["processes"]
             self.go = max(self.go, header["go"])
             self.changed.notify_all()
         threading.Thread(target=self.roles.agree, daemon=True).start()
+        self.monitor.agree()
         return {}
 
     # -- where things are ------------------------------------------------------------------------------------------
@@ -514,6 +527,7 @@ class Host:
         """Forget the job but keep Spark warm: the next job can be sent."""
         for stage, mine in list(self.stages.items()):
             self.roles.discard(stage, mine)
+        self.monitor.forget()
         with self.changed:
             self.plan, self.serial, self.go, self.draining = {}, -1, 0, False
             self.options, self.replay, self._plans = {}, {}, None

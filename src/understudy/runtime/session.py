@@ -107,6 +107,7 @@ class LocalRun(Run):
         hosts: int = 3,
         fresh: bool = False,
         options: dict[str, Any] | None = None,
+        roles: dict[str, Any] | None = None,
         master: str = "local[*]",
         settings: dict[str, str] | None = None,
         queue_bytes: int = 256 << 20,
@@ -115,7 +116,8 @@ class LocalRun(Run):
         revive: bool = False,
         on_event: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
-        """``revive``: start a host that died again. Drills do not: the harm is theirs to measure."""
+        """``roles``: as read from a file (``understudy.roles``). ``revive``: start a host that died again. Drills do
+        not: the harm is theirs to measure."""
         config = CoordinatorConfig(
             job_file=job_file,
             folder=folder,
@@ -123,7 +125,7 @@ class LocalRun(Run):
             listen=_last_address(folder),
             heartbeat_s=heartbeat_s,
             heartbeat_misses=heartbeat_misses,
-            options=options or {},
+            options={**(options or {}), "roles": roles or {}},
         )
         super().__init__(config, hosts=hosts, fresh=fresh, on_event=on_event)
         self.hosts = LocalHosts(
@@ -185,6 +187,7 @@ class RemoteRun(Run):
         tls: Tls | None,
         heartbeat_s: float,
         heartbeat_misses: int,
+        roles: dict[str, Any] | None = None,
     ) -> None:
         config = CoordinatorConfig(
             job_file=job_file,
@@ -193,6 +196,7 @@ class RemoteRun(Run):
             listen=listen,
             heartbeat_s=heartbeat_s,
             heartbeat_misses=heartbeat_misses,
+            options={"roles": roles or {}},
             tls=tls,
         )
         super().__init__(config, hosts=hosts, fresh=fresh)

@@ -9,6 +9,7 @@ from understudy.core.policies.base import Policy, Protection, StageRole
 from understudy.core.policies.hybrid import Hybrid
 from understudy.core.policies.none import NoProtection
 from understudy.core.policies.passive import PassiveStandby
+from understudy.core.policies.spelling import parse, spell
 from understudy.core.policies.upstream import UpstreamBackup
 
 none = NoProtection()
@@ -23,4 +24,6 @@ __all__ = [
     "StageRole",
     "UpstreamBackup",
     "none",
+    "parse",
+    "spell",
 ]
