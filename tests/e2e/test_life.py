@@ -203,7 +203,8 @@ def test_other_policies_survive_too(tmp_path: Path, policy: str) -> None:
 
 def test_upstream_backup_rebuilds_a_stage_by_replay_and_refuses_state(tmp_path: Path) -> None:
     job = write_job(tmp_path, REPLAYED, sink=tmp_path / "out", policy="us.UpstreamBackup()")
-    with pytest.raises(JobError, match=r"stage 'speeds' by replay: groupBy.road. without a watermark.*use us.PassiveStandby"):
+    refusal = r"rebuild stage 'speeds' by replay: groupBy\(road\) without a watermark .*; use us.PassiveStandby"
+    with pytest.raises(JobError, match=refusal):
         with LocalRun(job, tmp_path / "state", hosts=2, fresh=True, settings=FAST_START):
             pass
     job = write_job(tmp_path, REPLAYED, sink=tmp_path / "out", policy="us.PassiveStandby()")

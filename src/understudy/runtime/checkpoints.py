@@ -64,6 +64,12 @@ def files_of_version(folder: Path, batch: int) -> dict[str, Path]:
     return needed
 
 
+def next_watermark_ms(folder: Path, batch: int) -> int:
+    """The watermark that the batch after ``batch`` uses, from Spark's log of commits."""
+    described = (folder / "commits" / str(batch)).read_text().splitlines()[1]
+    return int(json.loads(described)["nextBatchWatermarkMs"])
+
+
 def _take_state(here: Path, names: list[str], version: int, take: Any) -> None:
     """The newest whole image at or before ``version`` and every increment after it."""
     numbered = [(int(m[1]), m[2], name) for name in names if (m := _NUMBERED.fullmatch(name))]

@@ -523,7 +523,7 @@ def _require_supported(topology: Topology) -> None:
     """Some policies exist in the simulator only; better to say so than to protect less than was asked for."""
     for unit in topology.units.values():
         every = getattr(unit.policy, "every", 1)
-        runs = [none, ActiveStandby(), UpstreamBackup()]
+        runs = [none, ActiveStandby(), UpstreamBackup(ack_every=getattr(unit.policy, "ack_every", None))]
         runs += [PassiveStandby(timing, every=every) for timing in ("sweeping", "individual")]
         if len(unit.stages) == 1:
             runs.append(PassiveStandby("synchronous", every=every))

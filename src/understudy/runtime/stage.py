@@ -6,6 +6,7 @@ far it is. A copy that is promoted simply goes on. Like the streams it lives und
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 import time
@@ -18,9 +19,10 @@ import pyarrow.flight as flight
 
 from understudy.core.acks import FINAL
 from understudy.core.policies import base
+from understudy.core.windows import Windows
 from understudy.errors import JobError
 from understudy.runtime import wire
-from understudy.runtime.checkpoints import CheckpointStore, Shipped, files_of_version
+from understudy.runtime.checkpoints import CheckpointStore, Shipped, files_of_version, next_watermark_ms
 from understudy.runtime.keeper import Keeper, Reporter
 from understudy.runtime.spark import root_cause
 from understudy.runtime.streams import AHEAD_MAX, Inlet, SinkWriter, Stream, write_table
@@ -66,6 +68,7 @@ class RunningStage:
         self.resumed_at: float | None = None
         self.stopping = self.paused = False
         self.error: str | None = None
+        self._windows: Windows | None = None
         self.output = self._restored_output()
         self.policy = host.topology.units[unit].policy
         self.protected = self.policy.protected
@@ -216,8 +219,31 @@ class RunningStage:
                 self.keeper.handle(base.Acked(self.name, level, self.output.queue.bound(level)))
 
     def _needs(self, epoch: int) -> dict[str, int] | None:
-        """What the state after ``epoch`` can be rebuilt from. Only stages without state are rebuilt: from nothing."""
-        return dict.fromkeys(self.inputs, epoch + 1) if self.policy.recovery == "replay" else None
+        """What the state after ``epoch`` can be rebuilt from: without state from nothing, else from the oldest epoch
+        that can be in an open window."""
+        if self.policy.recovery != "replay":
+            return None
+        oldest = epoch + 1
+        if windows := self._windows_of(epoch):
+            oldest = windows.committed(epoch, next_watermark_ms(self.state, epoch - self.base))
+        return dict.fromkeys(self.inputs, oldest)
+
+    def _windows_of(self, epoch: int) -> Windows | None:
+        """Made with the first epoch that is done: Spark has planned the stage by then."""
+        found = self.host.wait_for_plans().operators(self.name)
+        if self._windows is None and found is not None and found.window is not None:
+            kept = self.state / "windows.json"
+            history = json.loads(kept.read_text()) if kept.exists() else None
+            self._windows = Windows(found.window, start=epoch, history=history)
+        return self._windows
+
+    def _window_file(self, epoch: int) -> dict[str, Path]:
+        """What a state needs of its input, as a file for a checkpoint: it still does after a stop."""
+        if self._windows is None:
+            return {}
+        path = self.folder / "windows.json"
+        path.write_text(json.dumps(self._windows.history(epoch)))
+        return {path.name: path}
 
     def on_trimmed(self, epoch: int) -> None:
         if self.primary:
@@ -322,7 +348,10 @@ class RunningStage:
                 return self.keeper.drained()
         if not (self.folder / "self" / "manifests" / f"{final}.json").exists():
             store = CheckpointStore(self.folder / "self", clear=True)
-            for header, body in Shipped({}).parts(files_of_version(self.state, final - self.base), self.about(final)):
+            # With the output: a consumer that is rebuilt by replay may need some of it after the stop.
+            files = files_of_version(self.state, final - self.base)
+            files |= self.queue_files(final) | self._window_file(final)
+            for header, body in Shipped({}).parts(files, self.about(final)):
                 store.paste(header, body)
         return True
 
