@@ -21,6 +21,7 @@ import pyarrow.flight as flight
 
 from understudy.core import detection, failover
 from understudy.core.failover import Failover, Plan, UnitPlan
+from understudy.core.operators import OperatorClass
 from understudy.core.policies import ActiveStandby, PassiveStandby, UpstreamBackup, none
 from understudy.core.topology import Topology
 from understudy.errors import HostsUnavailable, JobError, SetupError, StageFailed, UnderstudyError
@@ -84,6 +85,8 @@ class Coordinator:
         self.pids: dict[str, int] = {}
         self.processes: dict[str, str] = {}
         """Host -> which process of it this is. A plan is for one process: another would have to begin anew."""
+        self.operators: dict[str, OperatorClass] = {}
+        """Stage -> what kind of operator it is, known after ``check``."""
         self.failure: UnderstudyError | None = None
         self.go: int = 0
         """How many epochs sources may cut: none until every stage runs, then ``UNLIMITED``; a drill opens with a few
@@ -174,6 +177,7 @@ class Coordinator:
         if reply.refused:
             kind = SetupError if reply.header.get("exit_code") == 3 else JobError
             raise kind(reply.header["text"])
+        self.operators = {n: OperatorClass.from_dict(found) for n, found in reply.header["operators"].items()}
 
     def begin(self) -> None:
         """Place all units: anew, or where a stopped job left its checkpoints."""
@@ -447,12 +451,17 @@ class Coordinator:
         inner = [s for s, shape in self.topology.stages.items() if shape.inputs]
         plan = self.failover.plan.units
         if not self.go and all(self.started.get(s) == plan[self.topology.unit_of[s]].generation for s in inner):
-            self.go = int(self.config.options.get("opening_epochs", UNLIMITED))
+            self.go = UNLIMITED if self._arms_late() else int(self.config.options.get("opening_epochs", UNLIMITED))
             self.say("go", "every stage runs; sources are let go")
             self._publish(self.failover.plan)
         if 0 < self.go < UNLIMITED and self._all_armed():
             self.go = UNLIMITED
             self._publish(self.failover.plan)
+
+    def _arms_late(self) -> bool:
+        """What feeds a window that is rebuilt by replay is trimmed, and so checkpointed, only when windows close."""
+        replayed = (s for s, u in self.topology.unit_of.items() if self.topology.units[u].policy.recovery == "replay")
+        return any(found.window for s in replayed if (found := self.operators.get(s)))
 
     # -- telling ---------------------------------------------------------------------------------------------------
 

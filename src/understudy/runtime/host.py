@@ -276,7 +276,11 @@ class Host:
         """Build every stage once, so that mistakes show before anything runs."""
         try:
             plans = self.wait_for_plans()
-            return {"schemas": {name: plans.schema(name).simpleString() for name in self.job.stages}}
+            found = {name: plans.operators(name) for name in self.job.stages}
+            return {
+                "schemas": {name: plans.schema(name).simpleString() for name in self.job.stages},
+                "operators": {name: operators.to_dict() for name, operators in found.items() if operators},
+            }
         except UnderstudyError as error:
             return {"refused": "job", "text": str(error), "exit_code": error.exit_code}
 
