@@ -6,7 +6,7 @@ import importlib.util
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -160,6 +160,11 @@ class Job:
         s = self.stages[stage]
         chosen = s.ha or (self._units.get(s.unit) if s.unit else None) or self.ha
         return PassiveStandby() if s.source is not None and type(chosen) is not PassiveStandby else chosen
+
+    def resolve(self, chosen: Mapping[str, Policy]) -> None:
+        """Put the policies that were chosen for units in the place of their goals (``us.auto``)."""
+        for stage in self.stages.values():
+            stage.ha = chosen.get(stage.unit or stage.name, stage.ha)
 
     def as_reference(self, recorded: Path) -> None:
         """Turn into the failure-free reference run of a drill: no protection, and sources that were recorded

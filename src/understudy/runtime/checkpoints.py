@@ -64,6 +64,17 @@ def files_of_version(folder: Path, batch: int) -> dict[str, Path]:
     return needed
 
 
+def sizes_of_version(folder: Path, batch: int) -> tuple[int, int]:
+    """Bytes of the state after ``batch``, and of what that batch changed in it."""
+    whole = changed = 0
+    for name, path in files_of_version(folder, batch).items():
+        if name.startswith("state/"):
+            size = path.stat().st_size
+            whole += size
+            changed += size if path.name.split(".")[0] == str(batch + 1) and not path.name.endswith(".zip") else 0
+    return whole, changed
+
+
 def next_watermark_ms(folder: Path, batch: int) -> int:
     """The watermark that the batch after ``batch`` uses, from Spark's log of commits."""
     described = (folder / "commits" / str(batch)).read_text().splitlines()[1]

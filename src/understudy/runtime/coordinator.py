@@ -19,14 +19,16 @@ from typing import Any
 
 import pyarrow.flight as flight
 
-from understudy.core import detection, failover
+from understudy import planning
+from understudy.core import detection, failover, policies
 from understudy.core.failover import Failover, Plan, UnitPlan
 from understudy.core.operators import OperatorClass
 from understudy.core.policies import ActiveStandby, PassiveStandby, UpstreamBackup, none
 from understudy.core.topology import Topology
 from understudy.errors import HostsUnavailable, JobError, SetupError, StageFailed, UnderstudyError
 from understudy.job import Job, load
-from understudy.runtime import wire
+from understudy.planning import Measured
+from understudy.runtime import profile, wire
 
 UNLIMITED = 1 << 62
 
@@ -85,6 +87,8 @@ class Coordinator:
         self.pids: dict[str, int] = {}
         self.processes: dict[str, str] = {}
         """Host -> which process of it this is. A plan is for one process: another would have to begin anew."""
+        self.policies: dict[str, dict[str, Any]] = {}
+        """Unit -> what was chosen for it in the place of a goal."""
         self.operators: dict[str, OperatorClass] = {}
         """Stage -> what kind of operator it is, known after ``check``."""
         self.failure: UnderstudyError | None = None
@@ -137,6 +141,7 @@ class Coordinator:
                 break
         else:
             return False
+        self._use_policies(journal.get("policies", {}))
         with self.changed:
             self.failover.adopt(_plan(journal))
             self.hosts, self.pids, self.processes = journal["hosts"], journal["pids"], journal["processes"]
@@ -172,12 +177,36 @@ class Coordinator:
         """Let a host build every stage, so that a mistake in the job shows before anything runs."""
         with self.changed:
             self.check_hosts(self.hosts)
+        self.inspect()
+
+    def inspect(self) -> None:
+        """Find out what kind of operators the stages are, on any host."""
+        with self.changed:
             address = next(iter(self.hosts.values()))
         reply = self._peer(address).call("check", timeout_s=120)
         if reply.refused:
             kind = SetupError if reply.header.get("exit_code") == 3 else JobError
             raise kind(reply.header["text"])
         self.operators = {n: OperatorClass.from_dict(found) for n, found in reply.header["operators"].items()}
+
+    def resolve(self) -> None:
+        """Put policies in the place of goals (``us.auto``): those that the stopped job ran under, else chosen now. Call
+        after ``check``, before ``begin``."""
+        journal = self.journal.read()
+        if journal is not None:
+            self._use_policies(journal.get("policies", {}))
+        measured = Measured.read(self.config.folder / profile.FILE)
+        chosen = planning.choices(self.job, self.topology, self.operators, measured)
+        self._use_policies({**self.policies, **{unit: policies.to_dict(c.policy) for unit, c in chosen.items()}})
+        for unit, choice in chosen.items():
+            self.say("chosen", f"{unit}: {choice.why[0]}", unit=unit)
+
+    def _use_policies(self, chosen: dict[str, dict[str, Any]]) -> None:
+        if chosen:
+            self.policies = chosen
+            self.job.resolve({unit: policies.from_dict(policy) for unit, policy in chosen.items()})
+            self.topology = self.failover.topology = self.job.topology()
+            _require_supported(self.topology)
 
     def begin(self) -> None:
         """Place all units: anew, or where a stopped job left its checkpoints."""
@@ -316,6 +345,7 @@ class Coordinator:
             "ident": self._ident,
             "file": file.name,
             "directory": str(file.parent.resolve()),
+            "policies": self.policies,
             **self.config.options,
         }
         reply = peer.call("job", header, file.read_bytes(), timeout_s=20)
@@ -376,6 +406,7 @@ class Coordinator:
             "serial": plan.serial,
             "hosts": dict(self.hosts),
             "go": self.go,
+            "policies": self.policies,
             "units": {name: asdict(unit) for name, unit in plan.units.items()},
         }
         for host in self.failover.alive:
@@ -398,6 +429,7 @@ class Coordinator:
                 "pids": self.pids,
                 "processes": self.processes,
                 "state": state,
+                "policies": self.policies,
                 "ident": self._ident,
                 "address": self.address,
             }
@@ -531,6 +563,8 @@ class Coordinator:
 def _require_supported(topology: Topology) -> None:
     """Some policies exist in the simulator only; better to say so than to protect less than was asked for."""
     for unit in topology.units.values():
+        if isinstance(unit.policy, policies.Auto):
+            continue  # what is chosen for it, will
         every = getattr(unit.policy, "every", 1)
         runs = [none, ActiveStandby(), UpstreamBackup(ack_every=getattr(unit.policy, "ack_every", None))]
         runs += [PassiveStandby(timing, every=every) for timing in ("sweeping", "individual")]

@@ -24,6 +24,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from understudy.core import policies
 from understudy.errors import JobError, SetupError, UnderstudyError
 from understudy.job import Job, load
 from understudy.runtime import wire
@@ -67,6 +68,8 @@ class Host:
         self.meter = wire.Meter()
         self.payloads = Payloads(self.folder / "queues", memory_bytes_max=config.queue_bytes)
         self.rows: Counter[str] = Counter()
+        self.published: Counter[str] = Counter()
+        """Rows and bytes of every stream that were produced here."""
         self.cores = os.cpu_count() or 1
         self.job: Job = Job("none-yet")
         self.plan: dict[str, Any] = {}
@@ -76,6 +79,7 @@ class Host:
         self.hosts: dict[str, str] = {}
         self.replay: dict[str, list[Any]] = {}
         self.options: dict[str, Any] = {}
+        self._policies: dict[str, dict[str, Any]] = {}
         self.stages: dict[str, Any] = {}
         self._peers: dict[str, wire.Peer] = {}
         self._plans: Plans | None = None
@@ -265,12 +269,21 @@ class Host:
         if header.get("reference"):
             job.as_reference(Path(header["reference"]))
         with self.changed:
-            self.job, self.topology = job, job.topology()
+            self.job, self.topology, self._policies = job, job.topology(), {}
             self.options = header
             self.replay = header.get("replay") or {}
             self._plans = None
             self.rows.clear()
+            self.published.clear()
+            self._use_policies(header.get("policies") or {})
         return {}
+
+    def _use_policies(self, chosen: dict[str, dict[str, Any]]) -> None:
+        """What was chosen for units with a goal. Plans carry it too: a host may have been sent the job before."""
+        if chosen != self._policies:
+            self._policies = chosen
+            self.job.resolve({unit: policies.from_dict(policy) for unit, policy in chosen.items()})
+            self.topology = self.job.topology()
 
     def _on_check(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
         """Build every stage once, so that mistakes show before anything runs."""
@@ -290,6 +303,7 @@ class Host:
         with self.changed:
             if header["serial"] < self.serial:
                 return {"refused": "stale"}
+            self._use_policies(header["policies"])
             self.serial, self.plan, self.hosts = header["serial"], header["units"], header["hosts"]
             self.go = max(self.go, header["go"])
             self.changed.notify_all()
@@ -474,10 +488,14 @@ class Host:
     def _on_status(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
         with self.changed:
             stages = {name: stage.status() for name, stage in self.stages.items()}
+            running = {name: stage for name, stage in self.stages.items() if isinstance(stage, RunningStage)}
+        for name, stage in running.items():
+            stages[name] |= stage.measured()
         return {
             "stages": stages,
             "bytes": self.meter.snapshot(),
             "rows": dict(self.rows),
+            "published": dict(self.published),
             "spark": self._spark is not None,
             "queues": {
                 "memory": self.payloads.memory_bytes,
@@ -493,7 +511,7 @@ class Host:
             self.roles.discard(stage, mine)
         with self.changed:
             self.plan, self.serial, self.go, self.draining = {}, -1, 0, False
-            self.options, self.replay, self._plans = {}, {}, None
+            self.options, self.replay, self._plans, self._policies = {}, {}, None, {}
         shutil.rmtree(self.folder / "stages", ignore_errors=True)
         return {}
 

@@ -22,7 +22,13 @@ from understudy.core.policies import base
 from understudy.core.windows import Windows
 from understudy.errors import JobError
 from understudy.runtime import wire
-from understudy.runtime.checkpoints import CheckpointStore, Shipped, files_of_version, next_watermark_ms
+from understudy.runtime.checkpoints import (
+    CheckpointStore,
+    Shipped,
+    files_of_version,
+    next_watermark_ms,
+    sizes_of_version,
+)
 from understudy.runtime.keeper import Keeper, Reporter
 from understudy.runtime.spark import root_cause
 from understudy.runtime.streams import AHEAD_MAX, Inlet, SinkWriter, Stream, write_table
@@ -69,6 +75,9 @@ class RunningStage:
         self.stopping = self.paused = False
         self.error: str | None = None
         self._windows: Windows | None = None
+        self._batch_at: float | None = None
+        self._batch_s: float | None = None
+        """When the batch under way was granted, and how long batches take, the newer ones counting more."""
         self.output = self._restored_output()
         self.policy = host.topology.units[unit].policy
         self.protected = self.policy.protected
@@ -162,6 +171,7 @@ class RunningStage:
         with self.host.changed:
             if after > self.committed:
                 self.committed = after
+                self._batch_done(time.monotonic())
                 self.host.trace(self.name, "committed", after)
                 for inlet in self.inlets.values():
                     self.host.payloads.drop(inlet.key, after)
@@ -179,8 +189,14 @@ class RunningStage:
                 return wire.refuse("stopped")
             self.host.trace(self.name, "granted", after + 1)
             self.granted = max(self.granted, after + 1)
+            self._batch_at = time.monotonic()
             self.host.changed.notify_all()
         return {"epoch": after + 1}
+
+    def _batch_done(self, now: float) -> None:
+        if self._batch_at is not None:
+            took_s = now - self._batch_at
+            self._batch_s = took_s if self._batch_s is None else self._batch_s + 0.2 * (took_s - self._batch_s)
 
     def _may_run(self, epoch: int) -> bool:
         arrived = not self.paused and all(inlet.received >= epoch for inlet in self.inlets.values())
@@ -377,6 +393,14 @@ class RunningStage:
         for inlet in self.inlets.values():
             self.host.payloads.drop_all(inlet.key)
         self.host.payloads.drop_all(self.output.key)
+
+    def measured(self) -> dict[str, Any]:
+        """What the stage takes and keeps. Looks at its files: not to be called with ``host.changed`` held."""
+        try:
+            state_bytes, delta_bytes = sizes_of_version(self.state, self.committed - self.base)
+        except FileNotFoundError:  # Spark has cleaned up meanwhile
+            return {"batch_s": self._batch_s}
+        return {"batch_s": self._batch_s, "state_bytes": state_bytes, "delta_bytes": delta_bytes}
 
     def status(self) -> dict[str, Any]:
         queue = self.output.queue
