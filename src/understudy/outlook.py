@@ -109,8 +109,8 @@ def _cost(unit: Outlook) -> Group:
     """By the same formulas, with stated figures and with measured ones."""
     if unit.measured is None:
         return Group(*_ratios(unit.stated))
-    stated = [Text.assemble("stated: ", line, style="dim") for line in _ratios(unit.stated)]
-    return Group(*_ratios(unit.measured), *stated)
+    stated = f"stated: +{_percent(unit.stated.ha_ratio)}, +{_percent(unit.stated.cpu_ratio)}"
+    return Group(*_ratios(unit.measured), Text(stated, style="dim"))
 
 
 def _ratios(found: Estimate) -> list[Text]:

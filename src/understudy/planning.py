@@ -235,8 +235,9 @@ def _kept(
         return f"{several} with its state, {_size(profile.state_bytes)}"
     if isinstance(policy, PassiveStandby):
         hosts = f"{policy.standbys} standbys" if policy.standbys > 1 else "a standby"
-        queue = "" if policy.checkpoint == "sweeping" else " and output queue"
-        return f"state{queue}, {_size(profile.state_bytes)}, on {hosts}; producers keep what came since"
+        state = f"state, {_size(profile.state_bytes)}" if profile.state_bytes else "its position"
+        queue = "" if policy.checkpoint == "sweeping" else ", and its output queue"
+        return f"{state}{queue}, on {hosts}; producers keep what came since"
     return "nothing"
 
 

@@ -140,3 +140,23 @@ def closed(timed):
 job.sink(closed, us.sinks.parquet({sink!r}))
 """
 )
+
+GOALS = (
+    RATE
+    + """
+@job.stage(positions, host="h2", ha=us.auto(recovery_time="30s"))
+def moving(positions):
+    return positions.where("speed > 1").withColumn("at", F.timestamp_seconds(1700000000 + F.col("id") / 2000))
+
+@job.stage(moving, host="h1", standby="h2", ha=us.auto(recovery_time={within!r}, overhead=0.2))
+def speeds(moving):
+    return moving.groupBy("road").agg(F.count("*").alias("cars"))
+
+@job.stage(moving, host="h2", standby="h1")
+def dice(moving):
+    late = moving.withWatermark("at", "5 seconds").withColumn("die", F.rand())
+    return late.groupBy(F.window("at", "10 seconds")).agg(F.max("die").alias("die"))
+
+job.sink(speeds, us.sinks.parquet({sink!r}))
+"""
+)

@@ -162,7 +162,7 @@ def test_the_table_fits_and_tells(measured: Measured | None) -> None:
         "bytes +",
     ):
         assert told in words
-    assert ("stated: bytes" in text) == (measured is not None)
+    assert ("stated:" in text) == (measured is not None)
     assert ("Nothing was measured yet" in words) == (measured is None)
     shown = json.loads(json.dumps(view.to_dict(found)))
     assert [u["unit"] for u in shown["units"]] == ["positions", "moving", "speeds"]
