@@ -66,13 +66,10 @@ def files_of_version(folder: Path, batch: int) -> dict[str, Path]:
 
 def sizes_of_version(folder: Path, batch: int) -> tuple[int, int]:
     """Bytes of the state after ``batch``, and of what that batch changed in it."""
-    whole = changed = 0
-    for name, path in files_of_version(folder, batch).items():
-        if name.startswith("state/"):
-            size = path.stat().st_size
-            whole += size
-            changed += size if path.name.split(".")[0] == str(batch + 1) and not path.name.endswith(".zip") else 0
-    return whole, changed
+    needed = files_of_version(folder, batch)
+    whole = sum(path.stat().st_size for name, path in needed.items() if name.startswith("state/"))
+    changes = (p for p in (folder / "state").rglob(f"{batch + 1}.*") if p.suffix in (".changelog", ".delta"))
+    return whole, sum(path.stat().st_size for path in changes)
 
 
 def next_watermark_ms(folder: Path, batch: int) -> int:

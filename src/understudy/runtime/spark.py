@@ -133,7 +133,10 @@ class Plans:
         """The stage's streaming DataFrame. The same object every time: what Spark found out about its inputs while
         one query ran serves the next, which is what makes a rehearsed takeover fast."""
         if stage not in self._frames:
-            self._frames[stage] = self._build(self._job.stages[stage])
+            frame = self._build(self._job.stages[stage])
+            if self._job.policy(stage).recovery == "replay":
+                _require_replayable(self._job.stages[stage], self._judged(stage, frame))
+            self._frames[stage] = frame
         return self._frames[stage]
 
     def operators(self, stage: str) -> OperatorClass | None:
@@ -141,7 +144,13 @@ class Plans:
         source = self._job.stages[stage].source
         if source is not None and not isinstance(source, SparkSource):
             return None
-        self.frame(stage)
+        return self._judged(stage, self.frame(stage))
+
+    def _judged(self, stage: str, frame: DataFrame) -> OperatorClass:
+        """Once, and only when asked: a takeover must not wait for it."""
+        if stage not in self._operators:
+            mode = self._job.stages[stage].output_mode
+            self._operators[stage] = judge(operators.read(frame), output_mode=mode)
         return self._operators[stage]
 
     def _build(self, stage: Stage) -> DataFrame:
@@ -167,9 +176,6 @@ class Plans:
                 f"{stage.where}: stage {stage.name!r} returned a DataFrame that does not stream; derive it "
                 "from the inputs, and use spark.readStream in a source"
             )
-        self._operators[stage.name] = judge(operators.read(frame), output_mode=stage.output_mode)
-        if self._job.policy(stage.name).recovery == "replay":
-            _require_replayable(stage, self._operators[stage.name])
         if isinstance(stage.source, SparkSource):
             # Without rows of its own, the tick makes Spark cut an epoch when one is due, also when nothing came.
             frame = frame.unionByName(self._input(stage.name, TICK, frame.schema))
