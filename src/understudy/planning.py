@@ -116,19 +116,24 @@ def _default_stream(job: Job, name: str) -> dict[str, float]:
 # -- goals ------------------------------------------------------------------------------------------------------------
 
 
+def goals(topology: Topology) -> list[UnitShape]:
+    """The units that have a goal in the place of a policy."""
+    return [unit for unit in topology.units.values() if isinstance(unit.policy, Auto)]
+
+
 def choices(
     job: Job, topology: Topology, operators: Mapping[str, OperatorClass], measured: Measured | None
 ) -> dict[str, Choice]:
     """The policy for every unit that has a goal in its place. Raises JobError."""
     known = profiles(job, topology, operators, measured)
     chosen: dict[str, Choice] = {}
-    for unit in topology.units.values():
-        if isinstance(unit.policy, Auto):
-            try:
-                chosen[unit.name] = choose(unit.policy, known[unit.name], _classes(unit, operators))
-            except NoPolicy as error:
-                where = job.stages[unit.stages[0]].where
-                raise JobError(f"{where}: us.auto for unit {unit.name!r}: {error}") from None
+    for unit in goals(topology):
+        assert isinstance(unit.policy, Auto)
+        try:
+            chosen[unit.name] = choose(unit.policy, known[unit.name], _classes(unit, operators))
+        except NoPolicy as error:
+            where = job.stages[unit.stages[0]].where
+            raise JobError(f"{where}: us.auto for unit {unit.name!r}: {error}") from None
     return chosen
 
 

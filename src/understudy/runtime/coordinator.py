@@ -141,7 +141,7 @@ class Coordinator:
                 break
         else:
             return False
-        self._use_policies(journal.get("policies", {}))
+        self._use_policies(self._chosen_before(journal))
         with self.changed:
             self.failover.adopt(_plan(journal))
             self.hosts, self.pids, self.processes = journal["hosts"], journal["pids"], journal["processes"]
@@ -192,14 +192,24 @@ class Coordinator:
     def resolve(self) -> None:
         """Put policies in the place of goals (``us.auto``): those that the stopped job ran under, else chosen now. Call
         after ``check``, before ``begin``."""
-        journal = self.journal.read()
-        if journal is not None:
-            self._use_policies(journal.get("policies", {}))
+        self._use_policies(self._chosen_before(self.journal.read() or {}))
+        if not planning.goals(self.topology):
+            return
         measured = Measured.read(self.config.folder / profile.FILE)
         chosen = planning.choices(self.job, self.topology, self.operators, measured)
         self._use_policies({**self.policies, **{unit: policies.to_dict(c.policy) for unit, c in chosen.items()}})
         for unit, choice in chosen.items():
             self.say("chosen", f"{unit}: {choice.why[0]}", unit=unit)
+
+    def _chosen_before(self, journal: dict[str, Any]) -> dict[str, dict[str, Any]]:
+        """For units that still have a goal, and stages that still allow it: the user may have changed either."""
+        kept = {}
+        for unit in planning.goals(self.topology):
+            policy = journal.get("policies", {}).get(unit.name)
+            found = [self.operators[s] for s in unit.stages if s in self.operators]
+            if policy and not (policies.from_dict(policy).recovery == "replay" and any(f.refusal for f in found)):
+                kept[unit.name] = policy
+        return kept
 
     def _use_policies(self, chosen: dict[str, dict[str, Any]]) -> None:
         if chosen:
