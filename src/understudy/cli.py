@@ -174,6 +174,30 @@ def run(
 
 
 @app.command()
+def plan(
+    job_file: JobFile,
+    state: State = None,
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="F", help="Also write it here, as JSON.")] = None,
+    master: Master = "local[*]",
+    conf: Conf = None,
+) -> None:
+    """Show what to expect of a job before it runs: operators, policies, what is kept, what a crash and safety cost."""
+    from understudy import outlook
+    from understudy.runtime.profile import FILE
+    from understudy.runtime.spark import require_java
+
+    interrupt_on_sigterm()
+    profile = (state or _default_state(job_file)) / FILE
+    require_java()
+    settings = {**FAST_START, **_settings(conf)}
+    found = outlook.inspect(job_file, profile, master=master, settings=settings)
+    if json_file is not None:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        json_file.write_text(json.dumps(outlook.to_dict(found), indent=2) + "\n")
+    outlook.show(found, console)
+
+
+@app.command()
 def host(
     name: Annotated[str, typer.Option(help="Name of this host in the job.")],
     coordinator: Annotated[str, typer.Option(metavar="ADDRESS", help="Where the coordinator listens.")],

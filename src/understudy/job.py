@@ -175,6 +175,11 @@ class Job:
             return PassiveStandby(standbys=max(1, chosen.tolerates))
         return chosen
 
+    def resolve(self, chosen: Mapping[str, Policy]) -> None:
+        """Put the policies that were chosen for units in the place of their goals (``us.auto``)."""
+        for stage in self.stages.values():
+            stage.ha = chosen.get(stage.unit or stage.name, stage.ha)
+
     def as_reference(self, recorded: Path) -> None:
         """Turn into the failure-free reference run of a drill: no protection, and sources that were recorded
         (``recorded/<source>/``) are read from there."""

@@ -601,6 +601,21 @@ def test_code_that_raises(tmp_path: Path) -> None:
     assert isinstance(caught.value.__cause__, KeyError)
 
 
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        ("us.auto(recovery_time='-1s')", "recovery_time='-1s' is not a duration"),
+        ("us.auto(overhead=-0.5)", "overhead=-0.5 must be a number and not negative"),
+        ("us.auto(loss='much')", "loss='much' is not known; use one of 'none', 'some'"),
+        ("us.UpstreamBackup(ack_every=0)", "ack_every=0 must be longer than nothing"),
+    ],
+)
+def test_a_wrong_goal_in_a_file_says_where(tmp_path: Path, policy: str, words: str) -> None:
+    with pytest.raises(JobError) as caught:
+        load(write(tmp_path, GOOD.replace('Job("traffic")', f'Job("traffic", ha={policy})')))
+    mistake(caught, None, f"traffic.py:4: ValueError: {words}")
+
+
 def test_a_wrong_policy_in_a_file_says_where(tmp_path: Path) -> None:
     text = GOOD.replace('Job("traffic")', 'Job("traffic", ha=us.PassiveStandby(every="soon"))')
     with pytest.raises(JobError) as caught:

@@ -270,6 +270,10 @@ class Failover:
         self._threw: dict[str, int] = {}
         """Unit -> epoch at which its code threw once already."""
 
+    def define(self, topology: Topology) -> None:
+        """The job is of another shape than it seemed: goals have been replaced by policies. Before anything begins."""
+        self.topology = self._defined = topology
+
     def adopt(self, plan: Plan) -> None:
         """Go on from a journalled plan: of a running job after the coordinator's own crash, or of a stopped one."""
         self.plan = plan

@@ -19,14 +19,16 @@ from typing import Any
 
 import pyarrow.flight as flight
 
-from understudy import roles
+from understudy import planning, roles
 from understudy.core import detection, failover, monitoring
 from understudy.core.failover import Failover, Plan, Turn, UnitPlan
 from understudy.core.monitoring import OWNER
-from understudy.core.policies import Policy, parse, spell
+from understudy.core.operators import OperatorClass
+from understudy.core.policies import Auto, Policy, parse, spell
 from understudy.errors import HostsUnavailable, JobError, SetupError, StageFailed, UnderstudyError
 from understudy.job import Job, load
-from understudy.runtime import wire
+from understudy.planning import Measured
+from understudy.runtime import profile, wire
 
 UNLIMITED = 1 << 62
 
@@ -85,6 +87,10 @@ class Coordinator:
         self.pids: dict[str, int] = {}
         self.processes: dict[str, str] = {}
         """Host -> which process of it this is. A plan is for one process: another would have to begin anew."""
+        self.policies: dict[str, str] = {}
+        """Unit -> what was chosen for it in the place of a goal."""
+        self.operators: dict[str, OperatorClass] = {}
+        """Stage -> what kind of operator it is, known after ``check``."""
         self.failure: UnderstudyError | None = None
         self.go: int = 0
         """How many epochs sources may cut: none until every stage runs, then ``UNLIMITED``; a drill opens with a few
@@ -142,6 +148,7 @@ class Coordinator:
                 break
         else:
             return False
+        self._use_policies(self._chosen_before(journal))
         with self.changed:
             self.failover.adopt(_plan(journal))
             self.hosts, self.pids, self.processes = journal["hosts"], journal["pids"], journal["processes"]
@@ -174,15 +181,50 @@ class Coordinator:
         """Let a host build every stage, so that a mistake in the job shows before anything runs."""
         with self.changed:
             self.check_hosts(self.hosts)
-        self._check({})
+        self.inspect()
 
-    def _check(self, header: dict[str, Any]) -> None:
+    def inspect(self) -> None:
+        """Find out what kind of operators the stages are, on any host."""
+        found = self._check({})
+        self.operators = {n: OperatorClass.from_dict(operators) for n, operators in found["operators"].items()}
+
+    def _check(self, header: dict[str, Any]) -> dict[str, Any]:
         with self.changed:
             address = next(self.hosts[host] for host in self.failover.alive)
         reply = self._peer(address).call("check", header, timeout_s=120)
         if reply.refused:
             kind = SetupError if reply.header.get("exit_code") == 3 else JobError
             raise kind(reply.header["text"])
+        return reply.header
+
+    def resolve(self) -> None:
+        """Put policies in the place of goals (``us.auto``): those that the stopped job ran under, else chosen now. Call
+        after ``check``, before ``begin``."""
+        self._use_policies(self._chosen_before(self.journal.read() or {}))
+        if not planning.goals(self.topology):
+            return
+        measured = Measured.read(self.config.folder / profile.FILE)
+        chosen = planning.choices(self.job, self.topology, self.operators, measured)
+        self._use_policies({**self.policies, **{unit: spell(c.policy) for unit, c in chosen.items()}})
+        for unit, choice in chosen.items():
+            self.say("chosen", f"{unit}: {choice.why[0]}", unit=unit)
+
+    def _chosen_before(self, journal: dict[str, Any]) -> dict[str, str]:
+        """For units that still have a goal, and stages that still allow it: the user may have changed either."""
+        kept = {}
+        for unit in planning.goals(self.topology):
+            policy = journal.get("policies", {}).get(unit.name)
+            found = [self.operators[s] for s in unit.stages if s in self.operators]
+            if policy and not (parse(policy).recovery == "replay" and any(f.refusal for f in found)):
+                kept[unit.name] = policy
+        return kept
+
+    def _use_policies(self, chosen: dict[str, str]) -> None:
+        if chosen:
+            self.policies = chosen
+            self.job.resolve({unit: parse(policy) for unit, policy in chosen.items()})
+            self.topology = self.job.topology()
+            self.failover.define(self.topology)
 
     def begin(self) -> None:
         """Place all units: anew, or where a stopped job left its checkpoints."""
@@ -325,6 +367,7 @@ class Coordinator:
             "file": file.name,
             "directory": str(file.parent.resolve()),
             "heartbeat": [self.config.heartbeat_s, self.config.heartbeat_misses],
+            "policies": self.policies,
             **self.config.options,
         }
         reply = peer.call("job", header, file.read_bytes(), timeout_s=20)
@@ -407,6 +450,7 @@ class Coordinator:
             "hosts": dict(self.hosts),
             "processes": dict(self.processes),
             "go": self.go,
+            "policies": self.policies,
             "units": {name: asdict(unit) for name, unit in plan.units.items()},
         }
         for host in self.failover.alive:
@@ -429,6 +473,7 @@ class Coordinator:
                 "pids": self.pids,
                 "processes": self.processes,
                 "state": state,
+                "policies": self.policies,
                 "ident": self._ident,
                 "address": self.address,
             }
@@ -487,12 +532,17 @@ class Coordinator:
         inner = [s for s, shape in self.topology.stages.items() if shape.inputs]
         plan = self.failover.plan.units
         if not self.go and all(self.started.get(s) == plan[self.topology.unit_of[s]].generation for s in inner):
-            self.go = int(self.config.options.get("opening_epochs", UNLIMITED))
+            self.go = UNLIMITED if self._arms_late() else int(self.config.options.get("opening_epochs", UNLIMITED))
             self.say("go", "every stage runs; sources are let go")
             self._publish(self.failover.plan)
         if 0 < self.go < UNLIMITED and self._all_armed():
             self.go = UNLIMITED
             self._publish(self.failover.plan)
+
+    def _arms_late(self) -> bool:
+        """What feeds a window that is rebuilt by replay is trimmed, and so checkpointed, only when windows close."""
+        replayed = (s for s, u in self.topology.unit_of.items() if self.topology.units[u].policy.recovery == "replay")
+        return any(found.window for s in replayed if (found := self.operators.get(s)))
 
     # -- telling ---------------------------------------------------------------------------------------------------
 
@@ -535,6 +585,8 @@ class Coordinator:
             raise JobError(f"there is no unit {unit!r}; units are: {', '.join(topology.units)}")
         if any(not topology.stages[stage].inputs for stage in topology.units[unit].stages):
             raise JobError(f"unit {unit!r} has a source, and that is always a passive standby; choose another unit")
+        if isinstance(policy, Auto):
+            raise JobError("us.auto is a goal, and met when a job is started; `understudy plan` shows with which policy")
         with self.changed:
             alive = len(self.failover.alive)
         if policy.backups >= alive:

@@ -68,6 +68,8 @@ class Host:
         self.meter = wire.Meter()
         self.payloads = Payloads(self.folder / "queues", memory_bytes_max=config.queue_bytes)
         self.rows: Counter[str] = Counter()
+        self.published: Counter[str] = Counter()
+        """Rows and bytes of every stream that were produced here."""
         self.cores = os.cpu_count() or 1
         self.job: Job = Job("none-yet")
         self.plan: dict[str, Any] = {}
@@ -78,6 +80,7 @@ class Host:
         self.processes: dict[str, str] = {}
         self.replay: dict[str, list[Any]] = {}
         self.options: dict[str, Any] = {}
+        self._chosen: dict[str, str] = {}
         self.stages: dict[str, Any] = {}
         self._peers: dict[str, wire.Peer] = {}
         self._plans: Plans | None = None
@@ -279,11 +282,21 @@ class Host:
         with self.changed:
             self.job = job
             self._defined = self.topology = job.topology()
+            self._chosen = {}
             self.options = header
             self.replay = header.get("replay") or {}
             self._plans = None
             self.rows.clear()
+            self.published.clear()
+            self._use_policies(header.get("policies") or {})
         return {}
+
+    def _use_policies(self, chosen: dict[str, str]) -> None:
+        """What was chosen for units with a goal. Plans carry it too: a host may have been sent the job before."""
+        if chosen != self._chosen:
+            self._chosen = chosen
+            self.job.resolve(_policies(chosen))
+            self._defined = self.topology = self.job.topology()
 
     def _on_check(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
         """Build every stage once, so that mistakes show before anything runs. With ``policies``, as if units were under
@@ -294,7 +307,11 @@ class Host:
             for unit in self.topology.under(_policies(header.get("policies") or {})).units.values():
                 for stage in unit.stages if unit.policy.recovery == "replay" else ():
                     plans.require_replayable(stage)
-            return {"schemas": schemas}
+            found = {name: plans.operators(name) for name in self.job.stages}
+            return {
+                "schemas": schemas,
+                "operators": {name: operators.to_dict() for name, operators in found.items() if operators},
+            }
         except UnderstudyError as error:
             return {"refused": "job", "text": str(error), "exit_code": error.exit_code}
 
@@ -304,6 +321,7 @@ class Host:
         with self.changed:
             if header["serial"] < self.serial:
                 return {"refused": "stale"}
+            self._use_policies(header["policies"])
             self.serial, self.plan, self.hosts = header["serial"], header["units"], header["hosts"]
             changed = {name: unit["policy"] for name, unit in self.plan.items() if unit["policy"]}
             self.topology = self._defined.under(_policies(changed))
@@ -509,11 +527,15 @@ class Host:
             stages = {name: stage.status() for name, stage in self.stages.items()}
             keepers = {k.unit: k for stage in self.stages.values() for k in getattr(stage, "keepers", ())}
             checkpoints = {unit: dict(keeper.spent) for unit, keeper in keepers.items()}
+            running = {name: stage for name, stage in self.stages.items() if isinstance(stage, RunningStage)}
+        for name, stage in running.items():
+            stages[name] |= stage.measured()
         return {
             "stages": stages,
             "checkpoints": checkpoints,
             "bytes": self.meter.snapshot(),
             "rows": dict(self.rows),
+            "published": dict(self.published),
             "spark": self._spark is not None,
             "queues": {
                 "memory": self.payloads.memory_bytes,
@@ -530,7 +552,7 @@ class Host:
         self.monitor.forget()
         with self.changed:
             self.plan, self.serial, self.go, self.draining = {}, -1, 0, False
-            self.options, self.replay, self._plans = {}, {}, None
+            self.options, self.replay, self._plans, self._chosen = {}, {}, None, {}
         shutil.rmtree(self.folder / "stages", ignore_errors=True)
         return {}
 
