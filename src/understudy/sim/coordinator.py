@@ -48,7 +48,7 @@ class Coordinator(Node):
 
     def beat(self, host: str, life: int, serial: int) -> None:
         if self.lives.get(host) != life:
-            self._send(host, "introduce")
+            self._send(host, "introduce", ())
             return
         self._detected(self.detector.handle(detection.Beat(host), self.now))
         if serial < self.failover.plan.serial:
@@ -77,7 +77,7 @@ class Coordinator(Node):
 
     def report(self, host: str, number: int, event: failover.Event) -> None:
         self._handle(event)
-        self._send(host, "heard", number)
+        self._send(host, "heard", (number,))
 
     def _rest(self) -> None:
         deadline = self.detector.next_deadline()
@@ -125,8 +125,8 @@ class Coordinator(Node):
             self.world.violate(f"stage {effect.stage} stopped the job: {effect.cause}")
 
     def _send_plan(self, host: str, plan: Plan) -> None:
-        self._send(host, "take_plan", plan, self.lives[host])
+        self._send(host, "take_plan", (plan, self.lives[host]))
 
-    def _send(self, host: str, method: str, *arguments: object) -> None:
+    def _send(self, host: str, method: str, arguments: tuple[object, ...]) -> None:
         size = PLAN_BYTES if method == "take_plan" else REPORT_BYTES
-        self.world.send(self, self.world.hosts[host], "control", size, method, *arguments)
+        self.world.send(self, self.world.hosts[host], "control", size, method, arguments)

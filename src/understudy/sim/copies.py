@@ -17,7 +17,8 @@ AHEAD_MAX = 2
 PREFETCH_MAX = 2
 """As in the runtime: how far a producer may be ahead, and how much an input holds that has not been started on."""
 
-Reply = Callable[[str, str, int, int, str | None], None]
+Reply = Callable[[int, int, str | None], None]
+"""Given the epoch, its value, and the reason when there is none."""
 
 
 class Output:
@@ -33,32 +34,34 @@ class Output:
         """Epochs from before this copy's time are gone for good, and served as empty ones."""
         self.heard: dict[str, Mapping[int, int]] = {}
         """Consumer -> what it last acknowledged, to know when nothing is new."""
-        self.pending: dict[str, tuple[int, Reply]] = {}
-        """Who waits (a consumer, or a copy of one) -> for which epoch, and how to answer."""
+        self.pending: dict[tuple[str, str], tuple[int, Reply]] = {}
+        """Who waits (a consumer, and on which host) -> for which epoch, and how to answer."""
 
     def append(self, epoch: int, value: int) -> None:
         if epoch < self.queue.next:
             return
         if self.queue.append(epoch):
             self.values[epoch] = value
-        for who in [w for w, (wanted, _) in self.pending.items() if wanted <= epoch]:
-            wanted, reply = self.pending.pop(who)
-            self.serve(who, wanted, reply)
+        if self.pending:
+            waiting, self.pending = self.pending, {}
+            for who, (wanted, reply) in waiting.items():
+                self.serve(who, wanted, reply)
 
-    def serve(self, who: str, epoch: int, reply: Reply) -> None:
+    def serve(self, who: tuple[str, str], epoch: int, reply: Reply) -> None:
         if epoch >= self.queue.next:
             self.pending[who] = (epoch, reply)
         elif epoch in self.values:
-            reply(who, self.stream, epoch, self.values[epoch], None)
+            reply(epoch, self.values[epoch], None)
         elif self.lossy:
-            reply(who, self.stream, epoch, EMPTY, None)
+            reply(epoch, EMPTY, None)
         else:
-            reply(who, self.stream, epoch, EMPTY, "gone")
+            reply(epoch, EMPTY, "gone")
 
     def ack(self, consumer: str, epoch: int, level: int = FINAL) -> int | None:
+        oldest = self.queue.first
         trimmed = self.queue.ack(consumer, epoch, level)
         if trimmed is not None:
-            for old in [e for e in self.values if e <= trimmed]:
+            for old in range(oldest, self.queue.first):
                 del self.values[old]
         return trimmed
 

@@ -83,7 +83,7 @@ class Host(Node):
 
     def introduce(self) -> None:
         coordinator = self.world.coordinator
-        self.world.send(self, coordinator, "control", BEAT_BYTES, "join", self.name, self.life, self._holds())
+        self.world.send(self, coordinator, "control", BEAT_BYTES, "join", (self.name, self.life, self._holds()))
 
     def _holds(self) -> dict[str, int]:
         holds: dict[str, int] = {}
@@ -101,7 +101,7 @@ class Host(Node):
 
     def _beat(self) -> None:
         world = self.world
-        world.send(self, world.coordinator, "heartbeat", BEAT_BYTES, "beat", self.name, self.life, self.serial)
+        world.send(self, world.coordinator, "heartbeat", BEAT_BYTES, "beat", (self.name, self.life, self.serial))
         self.later(world.conditions.heartbeat_s, self._beat)
 
     def report(self, event: failover.Event) -> None:
@@ -112,7 +112,7 @@ class Host(Node):
 
     def _send_report(self, number: int) -> None:
         event = self._reports[number]
-        self.world.send(self, self.world.coordinator, "control", REPORT_BYTES, "report", self.name, number, event)
+        self.world.send(self, self.world.coordinator, "control", REPORT_BYTES, "report", (self.name, number, event))
 
     def heard(self, number: int) -> None:
         self._reports.pop(number, None)

@@ -7,7 +7,7 @@ name of the method that takes them; one sent to a process that has died since is
 from __future__ import annotations
 
 import random
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -71,7 +71,8 @@ class World:
         self.story: list[tuple[float, str]] | None = None
         """Set to a list to have the story told; costs time."""
         self.violations: list[str] = []
-        self.bytes: Counter[str] = Counter()
+        self.bytes: dict[str, int] = defaultdict(int)
+        """What was sent, by category."""
         self.effects = 0
         """Orders of machines carried out so far; each is a place to crash at."""
         self.crash_at: dict[tuple[int, str], Callable[[Node], None]] = {}
@@ -124,14 +125,16 @@ class World:
 
     # -- the network --------------------------------------------------------------------------------------------------
 
-    def send(self, source: Node, target: Node, category: str, size: int, method: str, *arguments: Any) -> None:
+    def send(
+        self, source: Node, target: Node, category: str, size: int, method: str, arguments: tuple[Any, ...]
+    ) -> None:
         """A message to a node."""
         delay = self._delay(source, target, category, size)
         if delay is not None:
             self.engine.after(delay, target.fire, target.life, getattr(target, method), arguments)
 
     def send_unit(
-        self, source: Node, host: str, category: str, size: int, unit: str, method: str, *arguments: Any
+        self, source: Node, host: str, category: str, size: int, unit: str, method: str, arguments: tuple[Any, ...]
     ) -> None:
         """A message to a unit on a host."""
         target = self.hosts[host]

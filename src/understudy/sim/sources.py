@@ -123,8 +123,8 @@ class SourceUnit(Member):
         for key, (host, _) in self.targets.items():
             has = max(self._has.get(key, 0), self.log.base)
             news = (has, self.log.since(has), self.log.base)
-            message = (self.name, "entries", self.generation, key, *news, self.host.name)
-            self.world.send_unit(self.host, host, "checkpoint", STATE_BYTES, *message)
+            message = (self.generation, key, *news, self.host.name)
+            self.world.send_unit(self.host, host, "checkpoint", STATE_BYTES, self.name, "entries", message)
 
     def entries(
         self, generation: int, key: str, begin: int, values: tuple[int, ...], base: int, sender: str
@@ -132,7 +132,7 @@ class SourceUnit(Member):
         """As standby: the primary's log, from ``begin`` on; it begins at ``base``."""
         if self.host.stale(self.name, generation):
             self._shared(sender, generation, key, -1)
-        elif not self.primary and generation == self.generation and key == f"{self.host.name}#{self.since}":
+        elif not self.primary and generation == self.generation and key == self.key:
             if generation > self._log_of:
                 if begin != base:
                     return
@@ -146,8 +146,7 @@ class SourceUnit(Member):
             self._shared(sender, generation, key, self.log.end)
 
     def _shared(self, sender: str, generation: int, key: str, has: int) -> None:
-        message = (self.name, "shared", generation, key, has)
-        self.world.send_unit(self.host, sender, "control", ACK_BYTES, *message)
+        self.world.send_unit(self.host, sender, "control", ACK_BYTES, self.name, "shared", (generation, key, has))
 
     def shared(self, generation: int, key: str, has: int) -> None:
         if not self.primary or self.stopped or generation != self.generation or key not in self.targets:
@@ -164,7 +163,10 @@ class SourceUnit(Member):
         """Publish what every standby has."""
         if self.stopped or not self.primary:
             return
-        self._show_upto(min([self.log.end, *(self._has.get(key, 0) for key in self.targets)]))
+        end = self.log.end
+        for key in self.targets:
+            end = min(end, self._has.get(key, 0))
+        self._show_upto(end)
 
     def _show_upto(self, end: int) -> None:
         for epoch in range(self._output.queue.next, end):

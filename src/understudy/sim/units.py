@@ -6,6 +6,7 @@ The primary drives the policy's protection; a standby keeps checkpoints on disk,
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from understudy.core import failover
@@ -118,8 +119,8 @@ class Unit(Member):
                 producer = self.host.plan[unit].primary
                 if producer is not None:
                     newest = self._beginning == "newest"
-                    message = (unit, "where", stream, stage, self.name, self.generation, self.host.name, newest)
-                    self.world.send_unit(self.host, producer, "control", REQUEST_BYTES, *message)
+                    message = (stream, stage, self.name, self.generation, self.host.name, newest)
+                    self.world.send_unit(self.host, producer, "control", REQUEST_BYTES, unit, "where", message)
 
     def begin_at(self, generation: int, stage: str, stream: str, epoch: int) -> None:
         if self._beginning is None or self.fenced or generation != self.generation:
@@ -178,8 +179,8 @@ class Unit(Member):
         elif isinstance(effect, base.TrimStandby):
             target = self.targets.get(effect.standby)
             if target is not None:
-                message = (self.name, "trim", self.generation, effect.stage, effect.epoch)
-                self.world.send_unit(self.host, target[0], "ack", ACK_BYTES, *message)
+                message = (self.generation, effect.stage, effect.epoch)
+                self.world.send_unit(self.host, target[0], "ack", ACK_BYTES, self.name, "trim", message)
         else:
             copy = self.copies[effect.stage]
             copy.paused = isinstance(effect, base.Pause)
@@ -199,9 +200,8 @@ class Unit(Member):
         elif not self.risen:
             wanted = self.host.plan.get(self.name)
             if wanted is not None and wanted.primary is not None:
-                key = f"{self.host.name}#{self.since}"
-                message = (self.name, "pasted", self.generation, copy.name, key, epoch, None)
-                self.world.send_unit(self.host, wanted.primary, "ack", ACK_BYTES, *message)
+                message = (self.generation, copy.name, self.key, epoch, None)
+                self.world.send_unit(self.host, wanted.primary, "ack", ACK_BYTES, self.name, "pasted", message)
 
     def set_standbys(self, wanted: UnitPlan) -> None:
         if self.fenced or self.protection is None:
@@ -235,8 +235,8 @@ class Unit(Member):
             self.host.later(self.world.conditions.disk_s, self._store_here, order.stage, order.standby, version)
             return
         size = STATE_BYTES + EPOCH_BYTES * len(output)
-        message = (self.name, "paste", self.generation, order.stage, order.standby, version, self.host.name)
-        self.world.send_unit(self.host, host, "checkpoint", size, *message)
+        message = (self.generation, order.stage, order.standby, version, self.host.name)
+        self.world.send_unit(self.host, host, "checkpoint", size, self.name, "paste", message)
 
     def _store_here(self, stage: str, key: str, version: Version) -> None:
         if self.protection is None or key not in self.targets:
@@ -274,7 +274,7 @@ class Unit(Member):
     def paste(self, generation: int, stage: str, key: str, version: Version, sender: str) -> None:
         if self.host.stale(self.name, generation):
             self._pasted(sender, generation, stage, key, -1, "fenced")
-        elif self.primary or generation != self.generation or key != f"{self.host.name}#{self.since}":
+        elif self.primary or generation != self.generation or key != self.key:
             self._pasted(sender, generation, stage, key, -1, "elsewhere")
         elif self.host.disk_full:
             self._pasted(sender, generation, stage, key, -1, "disk")
@@ -298,8 +298,8 @@ class Unit(Member):
         self._pasted(sender, generation, stage, key, version.epoch, None)
 
     def _pasted(self, sender: str, generation: int, stage: str, key: str, epoch: int, refusal: str | None) -> None:
-        message = (self.name, "pasted", generation, stage, key, epoch, refusal)
-        self.world.send_unit(self.host, sender, "control", ACK_BYTES, *message)
+        message = (generation, stage, key, epoch, refusal)
+        self.world.send_unit(self.host, sender, "control", ACK_BYTES, self.name, "pasted", message)
 
     def trim(self, generation: int, stage: str, epoch: int) -> None:
         copy = self.copies.get(stage)
@@ -330,18 +330,17 @@ class Unit(Member):
             self.host.later(0.0, self._request_inside, copy, stream, epoch, acks)
             return
         unit = self.world.topology.unit_of[stream]
+        message = (stream, copy.name, self.name, self.generation, epoch, acks, self.host.name, self.primary)
         for producer in self._producers(unit):
-            message = (unit, "request", stream, copy.name, self.name, self.generation, epoch, acks)
-            self.world.send_unit(
-                self.host, producer, "ack", REQUEST_BYTES, *message, self.host.name, self.primary
-            )
+            self.world.send_unit(self.host, producer, "ack", REQUEST_BYTES, unit, "request", message)
 
-    def _producers(self, unit: str) -> list[str]:
+    def _producers(self, unit: str) -> tuple[str, ...]:
         plan = self.host.plan.get(unit)
         if plan is None or plan.primary is None:
-            return []
-        eager = self.world.topology.units[unit].policy.eager
-        return [plan.primary, *(plan.standbys if eager else ())]
+            return ()
+        if self.world.topology.units[unit].policy.eager:
+            return (plan.primary, *plan.standbys)
+        return (plan.primary,)
 
     def _request_inside(self, copy: Copy, stream: str, epoch: int, acks: dict[int, int]) -> None:
         producer = self.copies.get(stream)
@@ -351,11 +350,8 @@ class Unit(Member):
             producer.output.queue.hears(copy.name, self.generation, near=True)
             producer.output.queue.request(copy.name, epoch)
             self.acked(producer, copy.name, acks)
-
-        def reply(who: str, stream: str, epoch: int, value: int, refusal: str | None) -> None:
-            self.host.later(0.0, self.deliver, self.generation, copy.name, stream, epoch, value, refusal)
-
-        producer.output.serve(copy.name, epoch, reply)
+        reply = partial(self.host.later, 0.0, self.deliver, self.generation, copy.name, stream)
+        producer.output.serve((copy.name, self.host.name), epoch, reply)
 
     def _send_ack(self, copy: Copy, stream: str) -> None:
         acks = copy.acks[stream]
@@ -363,9 +359,9 @@ class Unit(Member):
             self.host.later(0.0, self._ack_inside, stream, copy.name, acks)
             return
         unit = self.world.topology.unit_of[stream]
+        message = (stream, copy.name, self.name, self.generation, acks, self.host.name)
         for producer in self._producers(unit):
-            message = (unit, "ack", stream, copy.name, self.name, self.generation, acks, self.host.name)
-            self.world.send_unit(self.host, producer, "ack", ACK_BYTES, *message)
+            self.world.send_unit(self.host, producer, "ack", ACK_BYTES, unit, "ack", message)
 
     def _ack_inside(self, stream: str, consumer: str, acks: dict[int, int]) -> None:
         producer = self.copies.get(stream)
