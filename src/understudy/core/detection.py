@@ -62,7 +62,7 @@ class Returned:
 Effect = Missed | Failed | Returned
 
 
-@dataclass
+@dataclass(slots=True)
 class _Watch:
     last_beat: float
     misses: int = 0
@@ -88,7 +88,7 @@ class Detector:
                 for each in self._watches.values():
                     if each.last_beat < due:  # whoever was heard since was not held up
                         each.last_beat += now - due
-            return [effect for host, watch in self._watches.items() for effect in self._tick(host, watch, now)]
+            return self._overdue(now)
         watch = self._watches.get(event.host)
         if isinstance(event, Broken):
             if watch is None or watch.failed:
@@ -102,18 +102,20 @@ class Detector:
         watch.last_beat, watch.misses, watch.failed = now, 0, False
         return [Returned(event.host)] if back else []
 
-    def _tick(self, host: str, watch: _Watch, now: float) -> list[Effect]:
-        if watch.failed:
-            return []
-        overdue = (now - watch.last_beat) / self.interval_s - GRACE
-        misses = max(0, int(overdue + 1e-6))  # a tick at the very deadline counts
-        if misses <= watch.misses:
-            return []
-        watch.misses = misses
-        if misses >= self.misses:
-            watch.failed = True
-            return [Failed(host, f"{misses} heartbeats of {self.interval_s * 1000:.0f} ms missed")]
-        return [Missed(host, misses)]
+    def _overdue(self, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        for host, watch in self._watches.items():
+            overdue = (now - watch.last_beat) / self.interval_s - GRACE + 1e-6  # a tick at the very deadline counts
+            if overdue < watch.misses + 1 or watch.failed:
+                continue
+            watch.misses = int(overdue)
+            if watch.misses >= self.misses:
+                watch.failed = True
+                reason = f"{watch.misses} heartbeats of {self.interval_s * 1000:.0f} ms missed"
+                effects.append(Failed(host, reason))
+            else:
+                effects.append(Missed(host, watch.misses))
+        return effects
 
     def next_deadline(self) -> float | None:
         waits = [w.last_beat + (w.misses + 1 + GRACE) * self.interval_s for w in self._watches.values() if not w.failed]

@@ -11,8 +11,6 @@ from understudy.sim.nodes import Node
 if TYPE_CHECKING:
     from understudy.sim.nodes import World
 
-PLAN_BYTES, BEAT_BYTES, REPORT_BYTES = 400, 40, 80
-
 
 class Coordinator(Node):
     def __init__(self, world: World) -> None:
@@ -128,5 +126,4 @@ class Coordinator(Node):
         self._send(host, "take_plan", (plan, self.lives[host]))
 
     def _send(self, host: str, method: str, arguments: tuple[object, ...]) -> None:
-        size = PLAN_BYTES if method == "take_plan" else REPORT_BYTES
-        self.world.send(self, self.world.hosts[host], "control", size, method, arguments)
+        self.world.send(self, host, None, method, arguments)

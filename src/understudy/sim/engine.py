@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from heapq import heappop, heappush
+from itertools import repeat
 from typing import Any
 
 
@@ -14,14 +15,17 @@ class Engine:
     There is no way to take a planned call back: the callee looks whether it still matters.
     """
 
-    __slots__ = ("_heap", "_planned", "events", "now")
+    __slots__ = ("_heap", "_planned", "now")
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.events = 0
-        """Calls made so far."""
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._planned = 0
+
+    @property
+    def events(self) -> int:
+        """Calls made so far."""
+        return self._planned - len(self._heap)
 
     def at(self, time: float, call: Callable[..., None], *arguments: Any) -> None:
         self._planned += 1
@@ -34,22 +38,19 @@ class Engine:
     def run(self, until: float = float("inf"), *, events_max: int | None = None) -> None:
         """Until ``until``, until nothing is planned, or until ``events_max`` more calls were made."""
         heap = self._heap
-        left = -1 if events_max is None else events_max
-        made = 0
+        turns = repeat(None) if events_max is None else repeat(None, events_max)
         collecting = gc.isenabled()
         gc.disable()  # a story makes few cycles, and looking for them costs a fifth of the time
         try:
-            while heap and heap[0][0] <= until:
-                if made == left:
-                    return
+            for _ in turns:
+                if not heap or heap[0][0] > until:
+                    break
                 self.now, _, call, arguments = heappop(heap)
-                made += 1
                 call(*arguments)
         finally:
-            self.events += made
             if collecting:
                 gc.enable()
-        if until != float("inf"):
+        if until != float("inf") and not (heap and heap[0][0] <= until):
             self.now = max(self.now, until)
 
     def __len__(self) -> int:

@@ -6,13 +6,12 @@ This mirrors ``runtime.host``; the decisions are those of the same machines in `
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from understudy.core import failover
 from understudy.core.failover import Plan, UnitPlan
-from understudy.sim.coordinator import BEAT_BYTES, REPORT_BYTES
 from understudy.sim.model import State
-from understudy.sim.nodes import Died, Node
+from understudy.sim.nodes import Node
 from understudy.sim.sources import Log, SourceUnit
 from understudy.sim.units import Unit
 
@@ -82,8 +81,7 @@ class Host(Node):
     # -- the coordinator ----------------------------------------------------------------------------------------------
 
     def introduce(self) -> None:
-        coordinator = self.world.coordinator
-        self.world.send(self, coordinator, "control", BEAT_BYTES, "join", (self.name, self.life, self._holds()))
+        self.world.send(self, "coordinator", None, "join", (self.name, self.life, self._holds()))
 
     def _holds(self) -> dict[str, int]:
         holds: dict[str, int] = {}
@@ -101,7 +99,7 @@ class Host(Node):
 
     def _beat(self) -> None:
         world = self.world
-        world.send(self, world.coordinator, "heartbeat", BEAT_BYTES, "beat", (self.name, self.life, self.serial))
+        world.send(self, "coordinator", None, "beat", (self.name, self.life, self.serial))
         self.later(world.conditions.heartbeat_s, self._beat)
 
     def report(self, event: failover.Event) -> None:
@@ -112,7 +110,7 @@ class Host(Node):
 
     def _send_report(self, number: int) -> None:
         event = self._reports[number]
-        self.world.send(self, self.world.coordinator, "control", REPORT_BYTES, "report", (self.name, number, event))
+        self.world.send(self, "coordinator", None, "report", (self.name, number, event))
 
     def heard(self, number: int) -> None:
         self._reports.pop(number, None)
@@ -187,20 +185,3 @@ class Host(Node):
         """True when whoever says this speaks for a generation that has been replaced."""
         known = self.plan.get(unit)
         return known is not None and generation < known.generation
-
-    # -- messages -----------------------------------------------------------------------------------------------------
-
-    def fire_unit(self, life: int, unit: str, method: str, arguments: tuple[Any, ...]) -> None:
-        """Deliver a message to a unit on this host, if it is here. As ``fire``, but one call shorter, because most of
-        all events come this way."""
-        if life != self.life:
-            return
-        if self.paused:
-            self.put_off(self.fire_unit, (life, unit, method, arguments))
-            return
-        here = self.units.get(unit)
-        if here is not None:
-            try:
-                getattr(here, method)(*arguments)
-            except Died:
-                pass

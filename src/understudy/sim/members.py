@@ -13,9 +13,6 @@ from understudy.sim.copies import Output
 if TYPE_CHECKING:
     from understudy.sim.hosts import Host
 
-EPOCH_BYTES, REQUEST_BYTES, ACK_BYTES, STATE_BYTES = 150_000, 60, 40, 500
-"""Of an epoch of data, a request, an acknowledgement, and the change of a state."""
-
 
 def standby_key(host: str, since: int) -> str:
     """A standby as the machines know it: a host that began anew is another one."""
@@ -107,9 +104,8 @@ class Member:
         value: int,
         refusal: str | None,
     ) -> None:
-        size = REQUEST_BYTES if refusal else EPOCH_BYTES
         message = (generation, consumer, stream, epoch, value, refusal)
-        self.world.send_unit(self.host, sender, "data", size, unit, "deliver", message)
+        self.world.send(self.host, sender, unit, "deliver", message)
 
     def ack(self, stream: str, consumer: str, unit: str, generation: int, acks: dict[int, int], sender: str) -> None:
         output = self.output(stream)
@@ -144,4 +140,4 @@ class Member:
         progress = queue.progress[consumer]
         epoch = progress.received + 1 if newest else max(queue.first, progress.acked + 1)
         message = (generation, consumer, stream, epoch)
-        self.world.send_unit(self.host, sender, "control", ACK_BYTES, unit, "begin_at", message)
+        self.world.send(self.host, sender, unit, "begin_at", message)

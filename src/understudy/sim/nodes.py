@@ -7,8 +7,7 @@ name of the method that takes them; one sent to a process that has died since is
 from __future__ import annotations
 
 import random
-from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -68,11 +67,10 @@ class World:
         """How many epochs sources cut; may be raised."""
         self.engine = Engine()
         self.random = random.Random(seed)
+        self._chance = self.random.random
         self.story: list[tuple[float, str]] | None = None
         """Set to a list to have the story told; costs time."""
         self.violations: list[str] = []
-        self.bytes: dict[str, int] = defaultdict(int)
-        """What was sent, by category."""
         self.effects = 0
         """Orders of machines carried out so far; each is a place to crash at."""
         self.crash_at: dict[tuple[int, str], Callable[[Node], None]] = {}
@@ -96,6 +94,7 @@ class World:
         }
         self.coordinator: Coordinator = Coordinator(self)
         self.hosts: dict[str, Host] = {f"h{i + 1}": Host(f"h{i + 1}", self) for i in range(hosts)}
+        self.nodes: dict[str, Node] = {self.coordinator.name: self.coordinator, **self.hosts}
         self.coordinator.start()
         for host in self.hosts.values():
             host.start()
@@ -125,40 +124,17 @@ class World:
 
     # -- the network --------------------------------------------------------------------------------------------------
 
-    def send(
-        self, source: Node, target: Node, category: str, size: int, method: str, arguments: tuple[Any, ...]
-    ) -> None:
-        """A message to a node."""
-        delay = self._delay(source, target, category, size)
-        if delay is not None:
-            self.engine.after(delay, target.fire, target.life, getattr(target, method), arguments)
-
-    def send_unit(
-        self, source: Node, host: str, category: str, size: int, unit: str, method: str, arguments: tuple[Any, ...]
-    ) -> None:
-        """A message to a unit on a host."""
-        target = self.hosts[host]
-        if self.cut or self.loss or self.late:
-            delay = self._delay(source, target, category, size)
-            if delay is None:
-                return
-        else:
-            self.bytes[category] += size
-            if not target.alive:
-                return
-            delay = self._delay_s + self._jitter_s * self.random.random() + source.lag_s
-        self.engine.after(delay, target.fire_unit, target.life, unit, method, arguments)
-
-    def _delay(self, source: Node, target: Node, category: str, size: int) -> float | None:
-        """How long a message takes; None when it never arrives."""
-        self.bytes[category] += size
+    def send(self, source: Node, to: str, unit: str | None, method: str, arguments: tuple[Any, ...]) -> None:
+        """A message to a node, or to a unit on it."""
+        target = self.nodes[to]
         if not target.alive or (self.cut and frozenset((source.name, target.name)) in self.cut):
-            return None
-        chance = self.random.random
-        if self.loss and chance() < self.loss:
-            return None
-        delay = self._delay_s + self._jitter_s * chance() + source.lag_s
-        return delay + 0.5 if self.late and chance() < self.late else delay
+            return
+        if self.loss and self._chance() < self.loss:
+            return
+        delay = self._delay_s + self._jitter_s * self._chance() + source.lag_s
+        if self.late and self._chance() < self.late:
+            delay += 0.5
+        self.engine.after(delay, target.receive, target.life, unit, method, arguments)
 
 
 class Node:
@@ -174,6 +150,8 @@ class Node:
         self.lag_s = 0.0
         """How much slower than others this node is to send."""
         self._inbox: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self.units: Mapping[str, object] = {}
+        """Those that run here, by name."""
 
     @property
     def now(self) -> float:
@@ -199,6 +177,21 @@ class Node:
             call(*arguments)
         except Died:
             pass
+
+    def receive(self, life: int, unit: str | None, method: str, arguments: tuple[Any, ...]) -> None:
+        """A message has come, for this node or for a unit on it. As ``fire``, but one call shorter, because most of
+        all events come this way."""
+        if life != self.life:
+            return
+        if self.paused:
+            self.put_off(self.receive, (life, unit, method, arguments))
+            return
+        receiver = self if unit is None else self.units.get(unit)
+        if receiver is not None:
+            try:
+                getattr(receiver, method)(*arguments)
+            except Died:
+                pass
 
     def put_off(self, call: Callable[..., None], arguments: tuple[Any, ...]) -> None:
         """For when it thaws."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from understudy.core.acks import FINAL
 from understudy.core.failover import UnitPlan
 from understudy.sim.copies import AHEAD_MAX, Output
-from understudy.sim.members import ACK_BYTES, STATE_BYTES, Member
+from understudy.sim.members import Member
 
 if TYPE_CHECKING:
     from understudy.sim.hosts import Host
@@ -124,7 +124,7 @@ class SourceUnit(Member):
             has = max(self._has.get(key, 0), self.log.base)
             news = (has, self.log.since(has), self.log.base)
             message = (self.generation, key, *news, self.host.name)
-            self.world.send_unit(self.host, host, "checkpoint", STATE_BYTES, self.name, "entries", message)
+            self.world.send(self.host, host, self.name, "entries", message)
 
     def entries(
         self, generation: int, key: str, begin: int, values: tuple[int, ...], base: int, sender: str
@@ -146,7 +146,7 @@ class SourceUnit(Member):
             self._shared(sender, generation, key, self.log.end)
 
     def _shared(self, sender: str, generation: int, key: str, has: int) -> None:
-        self.world.send_unit(self.host, sender, "control", ACK_BYTES, self.name, "shared", (generation, key, has))
+        self.world.send(self.host, sender, self.name, "shared", (generation, key, has))
 
     def shared(self, generation: int, key: str, has: int) -> None:
         if not self.primary or self.stopped or generation != self.generation or key not in self.targets:

@@ -14,7 +14,7 @@ from understudy.core.acks import FINAL
 from understudy.core.failover import UnitPlan
 from understudy.core.policies import base
 from understudy.sim.copies import Copy, Output
-from understudy.sim.members import ACK_BYTES, EPOCH_BYTES, REQUEST_BYTES, STATE_BYTES, Member
+from understudy.sim.members import Member
 
 if TYPE_CHECKING:
     from understudy.sim.hosts import Host, Version
@@ -120,7 +120,7 @@ class Unit(Member):
                 if producer is not None:
                     newest = self._beginning == "newest"
                     message = (stream, stage, self.name, self.generation, self.host.name, newest)
-                    self.world.send_unit(self.host, producer, "control", REQUEST_BYTES, unit, "where", message)
+                    self.world.send(self.host, producer, unit, "where", message)
 
     def begin_at(self, generation: int, stage: str, stream: str, epoch: int) -> None:
         if self._beginning is None or self.fenced or generation != self.generation:
@@ -180,7 +180,7 @@ class Unit(Member):
             target = self.targets.get(effect.standby)
             if target is not None:
                 message = (self.generation, effect.stage, effect.epoch)
-                self.world.send_unit(self.host, target[0], "ack", ACK_BYTES, self.name, "trim", message)
+                self.world.send(self.host, target[0], self.name, "trim", message)
         else:
             copy = self.copies[effect.stage]
             copy.paused = isinstance(effect, base.Pause)
@@ -201,7 +201,7 @@ class Unit(Member):
             wanted = self.host.plan.get(self.name)
             if wanted is not None and wanted.primary is not None:
                 message = (self.generation, copy.name, self.key, epoch, None)
-                self.world.send_unit(self.host, wanted.primary, "ack", ACK_BYTES, self.name, "pasted", message)
+                self.world.send(self.host, wanted.primary, self.name, "pasted", message)
 
     def set_standbys(self, wanted: UnitPlan) -> None:
         if self.fenced or self.protection is None:
@@ -234,9 +234,8 @@ class Unit(Member):
         if host == self.host.name:
             self.host.later(self.world.conditions.disk_s, self._store_here, order.stage, order.standby, version)
             return
-        size = STATE_BYTES + EPOCH_BYTES * len(output)
         message = (self.generation, order.stage, order.standby, version, self.host.name)
-        self.world.send_unit(self.host, host, "checkpoint", size, self.name, "paste", message)
+        self.world.send(self.host, host, self.name, "paste", message)
 
     def _store_here(self, stage: str, key: str, version: Version) -> None:
         if self.protection is None or key not in self.targets:
@@ -299,7 +298,7 @@ class Unit(Member):
 
     def _pasted(self, sender: str, generation: int, stage: str, key: str, epoch: int, refusal: str | None) -> None:
         message = (generation, stage, key, epoch, refusal)
-        self.world.send_unit(self.host, sender, "control", ACK_BYTES, self.name, "pasted", message)
+        self.world.send(self.host, sender, self.name, "pasted", message)
 
     def trim(self, generation: int, stage: str, epoch: int) -> None:
         copy = self.copies.get(stage)
@@ -332,7 +331,7 @@ class Unit(Member):
         unit = self.world.topology.unit_of[stream]
         message = (stream, copy.name, self.name, self.generation, epoch, acks, self.host.name, self.primary)
         for producer in self._producers(unit):
-            self.world.send_unit(self.host, producer, "ack", REQUEST_BYTES, unit, "request", message)
+            self.world.send(self.host, producer, unit, "request", message)
 
     def _producers(self, unit: str) -> tuple[str, ...]:
         plan = self.host.plan.get(unit)
@@ -361,7 +360,7 @@ class Unit(Member):
         unit = self.world.topology.unit_of[stream]
         message = (stream, copy.name, self.name, self.generation, acks, self.host.name)
         for producer in self._producers(unit):
-            self.world.send_unit(self.host, producer, "ack", ACK_BYTES, unit, "ack", message)
+            self.world.send(self.host, producer, unit, "ack", message)
 
     def _ack_inside(self, stream: str, consumer: str, acks: dict[int, int]) -> None:
         producer = self.copies.get(stream)

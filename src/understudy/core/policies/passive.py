@@ -90,7 +90,7 @@ class PassiveStandby(Policy):
         return Separate(stages, every_s=self.every_s, sweeping=self.checkpoint == "sweeping")
 
 
-@dataclass
+@dataclass(slots=True)
 class Version:
     """What one standby has of one stage. ``older <= newest <= captured``."""
 
@@ -150,7 +150,7 @@ class StageVersions:
             for version in self.at.values():
                 if version.older is None or version.older <= self.acked:
                     return []
-            safe = min(version.older or 0 for version in self.at.values())
+            safe = min([version.older or 0 for version in self.at.values()])
         if safe <= self.acked:
             return []
         self.acked = safe
@@ -171,8 +171,9 @@ class StageVersions:
 
     def _behind(self, version: Version) -> bool:
         """A version could be captured that the standby lacks, or it has none at all."""
-        free = not version.in_flight and not version.lost
-        return free and (self.due > version.captured or version.newest is None)
+        if version.in_flight or version.lost:
+            return False
+        return self.due > version.captured or version.newest is None
 
     def _wait_until(self, version: Version, timed: bool = True) -> float | None:
         """The timer paces a timed stage, except that a drain or an empty standby does not wait for it; after a

@@ -103,13 +103,15 @@ class Replayable:
 
     def _pass_on(self, stage: _Stage, level: int) -> list[Effect]:
         """What consumers have and this copy has processed: the state after that is what must be rebuilt."""
-        epoch = min(stage.bounds[level], stage.committed)
         effects: list[Effect] = []
+        if level == FINAL and not stage.near:
+            return effects  # what came from elsewhere was done with when level K was reached
+        epoch = min(stage.bounds[level], stage.committed)
         for name in stage.inputs:
             if name in stage.near:
                 up = level
             elif level == FINAL:
-                continue  # what came from elsewhere was done with when level K was reached
+                continue
             else:
                 up = FINAL if level + 1 == self.k else level + 1
             oldest = stage.indicators.cause(epoch, name)
