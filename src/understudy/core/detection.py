@@ -14,17 +14,17 @@ GRACE = 0.5
 and then; with much more, a failure takes that much longer to notice."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Connected:
     host: str
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Beat:
     host: str
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Broken:
     """The connection to the host ended: a killed process, or a closed door."""
 
@@ -32,7 +32,7 @@ class Broken:
     reason: str
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Tick:
     pass
 
@@ -40,7 +40,7 @@ class Tick:
 Event = Connected | Beat | Broken | Tick
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Missed:
     """``misses`` heartbeats in a row did not come; not yet a failure."""
 
@@ -48,13 +48,13 @@ class Missed:
     misses: int
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Failed:
     host: str
     reason: str
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Returned:
     host: str
 
@@ -98,9 +98,11 @@ class Detector:
         if watch is None:
             self._watches[event.host] = _Watch(last_beat=now)
             return []
-        back = watch.failed or watch.misses > 0
-        watch.last_beat, watch.misses, watch.failed = now, 0, False
-        return [Returned(event.host)] if back else []
+        watch.last_beat = now
+        if not watch.failed and watch.misses == 0:
+            return []
+        watch.misses, watch.failed = 0, False
+        return [Returned(event.host)]
 
     def _overdue(self, now: float) -> list[Effect]:
         effects: list[Effect] = []

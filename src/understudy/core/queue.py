@@ -64,7 +64,7 @@ class OutputQueue:
         if epoch != self.next:
             raise ValueError(f"epoch {epoch} appended where {self.next} was due")
         self.next = epoch + 1
-        if epoch <= self.trimmed:
+        if epoch <= self._trimmed or not self.progress:
             self.first = epoch + 1
             return False
         return True

@@ -74,6 +74,7 @@ class Copy:
     ) -> None:
         """``first`` is the oldest epoch of its stream that this copy has or will make; ``output`` are those it has."""
         self.unit, self.name, self.host, self.world = unit, name, unit.host, unit.world
+        self.number = self.world.number[name]
         topology = self.world.topology
         shape = topology.stages[name]
         self.inputs = shape.inputs
@@ -154,7 +155,7 @@ class Copy:
             return
         job = self.world.job
         values = [self.read.pop((stream, epoch)) for stream in self.inputs]
-        self.state, value = job.step(self.name, self.world.number[self.name], self.state, values)
+        self.state, value = job.step(self.name, self.number, self.state, values)
         self.done = epoch
         self.history[epoch] = self.state
         self.output.append(epoch, value)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 VERSIONS_KEPT = 2
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Version:
     """A checkpoint of one stage: its state after ``epoch``, and its output from ``first`` on that may be wanted."""
 

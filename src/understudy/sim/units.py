@@ -152,14 +152,15 @@ class Unit(Member):
         protection = self.protection
         if protection is None:
             return
-        for effect in protection.handle(event, self.host.now):
+        now = self.host.now
+        for effect in protection.handle(event, now):
             self.host.carry_out(effect, self._carry_out)
             if self.protection is not protection:
                 return
         deadline = protection.next_deadline()
         if deadline is not None and deadline < self._timer_at:
-            self._timer_at = max(deadline, self.host.now)
-            self.host.later(max(0.0, deadline - self.host.now), self._tick)
+            self._timer_at = max(deadline, now)
+            self.host.later(max(0.0, deadline - now), self._tick)
 
     def _tick(self) -> None:
         self._timer_at = float("inf")
@@ -374,15 +375,12 @@ class Unit(Member):
             self.acked(copy, consumer, acks)
 
     def acked(self, copy: Copy, consumer: str, acks: Mapping[int, int]) -> None:
-        output = copy.output
-        if not self.levels and output.heard.get(consumer) is acks:
-            copy.try_run()  # nothing new but how far the consumer is
-            return
-        output.heard[consumer] = acks
-        trimmed = None
-        for level, epoch in acks.items():
-            moved = output.ack(consumer, epoch, level)
-            trimmed = moved if moved is not None else trimmed
+        output, trimmed = copy.output, None
+        if output.heard.get(consumer) is not acks:
+            output.heard[consumer] = acks
+            for level, epoch in acks.items():
+                moved = output.ack(consumer, epoch, level)
+                trimmed = moved if moved is not None else trimmed
         if self.primary:
             for level in range(self.levels):
                 self.note(base.Acked(copy.name, level, output.queue.bound(level)))

@@ -88,7 +88,10 @@ class Replayable:
                 return []
             stage.committed = event.epoch
             stage.indicators.append(event.epoch, event.needs or {})
-            return [effect for level in stage.bounds for effect in self._pass_on(stage, level)]
+            effects: list[Effect] = []
+            for level in stage.bounds:
+                effects += self._pass_on(stage, level)
+            return effects
         if isinstance(event, Acked):
             stage = self.stages[event.stage]
             if event.epoch <= stage.bounds.get(event.level, event.epoch):
