@@ -9,31 +9,81 @@ from itertools import repeat
 from typing import Any
 
 
+Call = Callable[..., None]
+
+
+class Died(Exception):
+    """The process that was running has died; whatever it was doing ends here."""
+
+
+class Life:
+    """One life of a process. What is planned within it happens while it goes on, waits while it is frozen, and does not
+    happen once it has ended."""
+
+    __slots__ = ("_waiting", "goes_on")
+
+    def __init__(self) -> None:
+        self.goes_on = True
+        self._waiting: list[tuple[Call, tuple[Any, ...]]] | None = None
+        """What came while it was frozen; None when it is not."""
+
+    def freeze(self) -> None:
+        if self.goes_on:
+            self.goes_on, self._waiting = False, []
+
+    def thaw(self) -> None:
+        """Go on, first of all with what has waited."""
+        if self._waiting is not None:
+            waiting, self._waiting, self.goes_on = self._waiting, None, True
+            for call, arguments in waiting:
+                self.do(call, arguments)
+
+    def end(self) -> None:
+        self.goes_on, self._waiting = False, None
+
+    def do(self, call: Call, arguments: tuple[Any, ...]) -> None:
+        """Make a call whose time has come."""
+        if self.goes_on:
+            try:
+                call(*arguments)
+            except Died:
+                pass
+        elif self._waiting is not None:
+            self._waiting.append((call, arguments))
+
+
 class Engine:
     """``at`` and ``after`` plan a call; ``run`` makes the calls in order of time, and of planning for equal times.
 
     There is no way to take a planned call back: the callee looks whether it still matters.
     """
 
-    __slots__ = ("_heap", "_planned", "now")
+    __slots__ = ("_heap", "_own", "_planned", "now")
 
     def __init__(self) -> None:
         self.now = 0.0
-        self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._heap: list[tuple[float, int, Life, Call, tuple[Any, ...]]] = []
         self._planned = 0
+        self._own = Life()
+        """For what is planned within no life of its own."""
 
     @property
     def events(self) -> int:
         """Calls made so far."""
         return self._planned - len(self._heap)
 
-    def at(self, time: float, call: Callable[..., None], *arguments: Any) -> None:
+    def at(self, time: float, call: Call, *arguments: Any) -> None:
         self._planned += 1
-        heappush(self._heap, (time if time > self.now else self.now, self._planned, call, arguments))
+        heappush(self._heap, (time if time > self.now else self.now, self._planned, self._own, call, arguments))
 
-    def after(self, delay: float, call: Callable[..., None], *arguments: Any) -> None:
+    def after(self, delay: float, call: Call, *arguments: Any) -> None:
         self._planned += 1
-        heappush(self._heap, (self.now + delay, self._planned, call, arguments))
+        heappush(self._heap, (self.now + delay, self._planned, self._own, call, arguments))
+
+    def within(self, life: Life, delay: float, call: Call, arguments: tuple[Any, ...]) -> None:
+        """As ``after``, for a process that may freeze or die until then."""
+        self._planned += 1
+        heappush(self._heap, (self.now + delay, self._planned, life, call, arguments))
 
     def run(self, until: float = float("inf"), *, events_max: int | None = None) -> None:
         """Until ``until``, until nothing is planned, or until ``events_max`` more calls were made."""
@@ -45,8 +95,8 @@ class Engine:
             for _ in turns:
                 if not heap or heap[0][0] > until:
                     break
-                self.now, _, call, arguments = heappop(heap)
-                call(*arguments)
+                self.now, _, life, call, arguments = heappop(heap)
+                life.do(call, arguments)
         finally:
             if collecting:
                 gc.enable()

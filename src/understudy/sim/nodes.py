@@ -1,6 +1,6 @@
 """The world that hosts live in: time, the network between them, disks that survive, and everything that can go wrong.
 
-A node's code runs only inside ``Node.fire``, where a crash ends it at once and a pause puts it off. Messages carry the
+A node's code runs only within its current ``Life``, which a crash ends at once and a pause freezes. Messages carry the
 name of the method that takes them; one sent to a process that has died since is lost, as a connection would be.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from understudy.sim.engine import Engine
+from understudy.sim.engine import Call, Died, Engine, Life
 
 if TYPE_CHECKING:
     from understudy.sim.coordinator import Coordinator
@@ -46,10 +46,6 @@ class Conditions:
                 raise ValueError(f"{name}={getattr(self, name)!r} cannot be negative")
         if self.epochs < 1 or self.misses < 1:
             raise ValueError(f"epochs={self.epochs}, misses={self.misses}: both must be at least 1")
-
-
-class Died(Exception):
-    """The node that was running has crashed; whatever it was doing ends here."""
 
 
 class World:
@@ -134,7 +130,7 @@ class World:
         delay = self._delay_s + self._jitter_s * self._chance() + source.lag_s
         if self.late and self._chance() < self.late:
             delay += 0.5
-        self.engine.after(delay, target.receive, target.life, unit, method, arguments)
+        self.engine.within(target.living, delay, target.receive, (unit, method, arguments))
 
 
 class Node:
@@ -143,13 +139,13 @@ class Node:
     def __init__(self, name: str, world: World) -> None:
         self.name, self.world, self._engine = name, world, world.engine
         self.life = 0
-        """Raised by every death and every start: what was meant for an earlier life does not reach this one."""
+        """Which one this is: raised by every death and every start."""
+        self.living = Life()
         self.alive = True
         self.died_at = -1.0
         self.paused = False
         self.lag_s = 0.0
         """How much slower than others this node is to send."""
-        self._inbox: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self.units: Mapping[str, object] = {}
         """Those that run here, by name."""
 
@@ -164,38 +160,14 @@ class Node:
         """Lose everything that is not on disk."""
         raise NotImplementedError
 
-    def later(self, delay: float, call: Callable[..., None], *arguments: Any) -> None:
-        self._engine.after(delay, self.fire, self.life, call, arguments)
+    def later(self, delay: float, call: Call, *arguments: Any) -> None:
+        self._engine.within(self.living, delay, call, arguments)
 
-    def fire(self, life: int, call: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        if life != self.life:
-            return
-        if self.paused:
-            self.put_off(call, arguments)
-            return
-        try:
-            call(*arguments)
-        except Died:
-            pass
-
-    def receive(self, life: int, unit: str | None, method: str, arguments: tuple[Any, ...]) -> None:
-        """A message has come, for this node or for a unit on it. As ``fire``, but one call shorter, because most of
-        all events come this way."""
-        if life != self.life:
-            return
-        if self.paused:
-            self.put_off(self.receive, (life, unit, method, arguments))
-            return
+    def receive(self, unit: str | None, method: str, arguments: tuple[Any, ...]) -> None:
+        """A message has come, for this node or for a unit that is or was on it."""
         receiver = self if unit is None else self.units.get(unit)
         if receiver is not None:
-            try:
-                getattr(receiver, method)(*arguments)
-            except Died:
-                pass
-
-    def put_off(self, call: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        """For when it thaws."""
-        self._inbox.append((call, arguments))
+            getattr(receiver, method)(*arguments)
 
     def tell(self, text: str) -> None:
         if self.world.story is not None:
@@ -211,7 +183,7 @@ class Node:
         self.life += 1
         self.died_at = self.now
         self.alive = self.paused = False
-        self._inbox.clear()
+        self.living.end()
         self.forget()
         if not quietly:
             self.world.coordinator.hear_of_death(self.name, self.life - 1)
@@ -221,6 +193,7 @@ class Node:
             return
         self.tell("is started again")
         self.life += 1
+        self.living = Life()
         self.alive = True
         self.start()
 
@@ -228,15 +201,14 @@ class Node:
         if self.alive:
             self.tell("freezes")
             self.paused = True
+            self.living.freeze()
 
     def resume(self) -> None:
         if not self.paused:
             return
         self.tell("thaws")
         self.paused = False
-        inbox, self._inbox = self._inbox, []
-        for call, arguments in inbox:
-            self.fire(self.life, call, arguments)
+        self.living.thaw()
 
     def carry_out(self, effect: Any, act: Callable[[Any], None]) -> None:
         """Carry out one order of a machine; before and after each, the world may end this life."""
