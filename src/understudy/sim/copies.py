@@ -116,7 +116,7 @@ class Copy:
         asked = self.asked.get(stream)
         if asked is not None and asked[0] == epoch and not again:
             return
-        self.asked[stream] = (epoch, self.host.now)
+        self.asked[stream] = (epoch, self.world.engine.now)
         self.unit.send_request(self, stream, epoch)
 
     def retry(self, before: float) -> None:

@@ -117,9 +117,9 @@ class Host(Node):
 
     def _retry(self) -> None:
         """What got no answer is said again."""
-        for number in list(self._reports):
+        for number in self._reports:
             self._send_report(number)
-        for unit in list(self.units.values()):
+        for unit in self.units.values():
             unit.retry()
         self.later(self.world.conditions.retry_s, self._retry)
 

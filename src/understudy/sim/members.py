@@ -116,14 +116,13 @@ class Member:
 
     def _near(self, stream: str, consumer: str, sender: str) -> bool:
         """That this consumer has an epoch keeps nothing safe: it shares the producer's fate, or has copies that lag."""
-        if sender == self.host.name:
+        world = self.world
+        if sender == self.host.name or consumer in world.copied:
             return True
-        topology = self.world.topology
-        unit = topology.unit_of[consumer]
-        policy = topology.units[unit].policy
-        if policy.standby_runs:
-            return True
-        return policy.levels > 1 and topology.shares_fate(consumer, stream, {**self.host.primaries, unit: sender})
+        if consumer not in world.layered:
+            return False
+        hosts = {**self.host.primaries, world.topology.unit_of[consumer]: sender}
+        return world.topology.shares_fate(consumer, stream, hosts)
 
     def acknowledged(self, stream: str, consumer: str, acks: Mapping[int, int]) -> None:
         raise NotImplementedError

@@ -165,7 +165,9 @@ class SourceUnit(Member):
             return
         end = self.log.end
         for key in self.targets:
-            end = min(end, self._has.get(key, 0))
+            has = self._has.get(key, 0)
+            if has < end:
+                end = has
         self._show_upto(end)
 
     def _show_upto(self, end: int) -> None:

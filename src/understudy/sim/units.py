@@ -152,7 +152,7 @@ class Unit(Member):
         protection = self.protection
         if protection is None:
             return
-        now = self.host.now
+        now = self.world.engine.now
         for effect in protection.handle(event, now):
             self.host.carry_out(effect, self._carry_out)
             if self.protection is not protection:
@@ -338,7 +338,7 @@ class Unit(Member):
         plan = self.host.plan.get(unit)
         if plan is None or plan.primary is None:
             return ()
-        if self.world.topology.units[unit].policy.eager:
+        if unit in self.world.eager:
             return (plan.primary, *plan.standbys)
         return (plan.primary,)
 
@@ -425,10 +425,10 @@ class Unit(Member):
         if self._beginning is not None:
             self._ask_where()
         before = self.host.now - self.world.conditions.retry_s
-        for copy in list(self.copies.values()):
+        for copy in self.copies.values():
             if not copy.stopped:
                 copy.retry(before)
-        for (stage, key), since in list(self._captures.items()):
+        for (stage, key), since in [*self._captures.items()]:
             if since <= before - self.world.conditions.retry_s:
                 del self._captures[stage, key]
                 self.note(base.CaptureFailed(stage, key, lost_standby=False))
