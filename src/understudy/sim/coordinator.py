@@ -67,7 +67,7 @@ class Coordinator(Node):
     def hear_of_death(self, host: str, life: int) -> None:
         """A connection broke. Called by the world, whoever died."""
         if host != self.name and self.alive:
-            self.later(self.world.conditions.delay_s, self._broken, host, life)
+            self.living.after(self.world.conditions.delay_s, self._broken, host, life)
 
     def _broken(self, host: str, life: int) -> None:
         if self.lives.get(host) == life:
@@ -81,7 +81,7 @@ class Coordinator(Node):
         deadline = self.detector.next_deadline()
         if deadline is not None and deadline < self._tick_at:
             self._tick_at = deadline
-            self.later(max(0.0, deadline - self.now), self._tick)
+            self.living.after(max(0.0, deadline - self.now), self._tick)
 
     def _tick(self) -> None:
         self._tick_at = float("inf")

@@ -147,7 +147,7 @@ class Copy:
         if self.unit.primary and self.output.queue.ahead >= AHEAD_MAX:
             return
         self.busy = True
-        self.host.later(self.world.conditions.process_s, self._finish, epoch)
+        self.host.living.after(self.world.conditions.process_s, self._finish, epoch)
 
     def _finish(self, epoch: int) -> None:
         self.busy = False
@@ -182,7 +182,7 @@ class Copy:
         epoch = self.sinks[sink]
         if epoch in self.output.values:
             self.sinks[sink] = epoch + 1
-            self.host.later(self.world.conditions.disk_s, self._written, sink, epoch, self.output.values[epoch])
+            self.host.living.after(self.world.conditions.disk_s, self._written, sink, epoch, self.output.values[epoch])
         elif epoch < self.output.queue.first:
             self.sinks[sink] = self.output.queue.first
             self._write(sink)

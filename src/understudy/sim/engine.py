@@ -20,12 +20,19 @@ class Life:
     """One life of a process. What is planned within it happens while it goes on, waits while it is frozen, and does not
     happen once it has ended."""
 
-    __slots__ = ("_waiting", "goes_on")
+    __slots__ = ("_engine", "_waiting", "goes_on")
 
-    def __init__(self) -> None:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
         self.goes_on = True
         self._waiting: list[tuple[Call, tuple[Any, ...]]] | None = None
         """What came while it was frozen; None when it is not."""
+
+    def after(self, delay: float, call: Call, *arguments: Any) -> None:
+        """As ``Engine.after``."""
+        engine = self._engine
+        engine._planned += 1
+        heappush(engine._heap, (engine.now + delay, engine._planned, self, call, arguments))
 
     def freeze(self) -> None:
         if self.goes_on:
@@ -64,7 +71,7 @@ class Engine:
         self.now = 0.0
         self._heap: list[tuple[float, int, Life, Call, tuple[Any, ...]]] = []
         self._planned = 0
-        self._own = Life()
+        self._own = Life(self)
         """For what is planned within no life of its own."""
 
     @property
@@ -79,11 +86,6 @@ class Engine:
     def after(self, delay: float, call: Call, *arguments: Any) -> None:
         self._planned += 1
         heappush(self._heap, (self.now + delay, self._planned, self._own, call, arguments))
-
-    def within(self, life: Life, delay: float, call: Call, arguments: tuple[Any, ...]) -> None:
-        """As ``after``, for a process that may freeze or die until then."""
-        self._planned += 1
-        heappush(self._heap, (self.now + delay, self._planned, life, call, arguments))
 
     def run(self, until: float = float("inf"), *, events_max: int | None = None) -> None:
         """Until ``until``, until nothing is planned, or until ``events_max`` more calls were made."""

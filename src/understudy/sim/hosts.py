@@ -76,7 +76,7 @@ class Host(Node):
     def start(self) -> None:
         self.introduce()
         self._beat()
-        self.later(self.world.conditions.retry_s, self._retry)
+        self.living.after(self.world.conditions.retry_s, self._retry)
 
     # -- the coordinator ----------------------------------------------------------------------------------------------
 
@@ -100,7 +100,7 @@ class Host(Node):
     def _beat(self) -> None:
         world = self.world
         world.send(self, "coordinator", None, "beat", (self.name, self.life, self.serial))
-        self.later(world.conditions.heartbeat_s, self._beat)
+        self.living.after(world.conditions.heartbeat_s, self._beat)
 
     def report(self, event: failover.Event) -> None:
         """Tell the coordinator, again and again until it has heard."""
@@ -121,7 +121,7 @@ class Host(Node):
             self._send_report(number)
         for unit in self.units.values():
             unit.retry()
-        self.later(self.world.conditions.retry_s, self._retry)
+        self.living.after(self.world.conditions.retry_s, self._retry)
 
     # -- plans --------------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from understudy.sim.engine import Call, Died, Engine, Life
+from understudy.sim.engine import Died, Engine, Life
 
 if TYPE_CHECKING:
     from understudy.sim.coordinator import Coordinator
@@ -137,7 +137,7 @@ class World:
         delay = self._delay_s + self._jitter_s * self._chance() + source.lag_s
         if self.late and self._chance() < self.late:
             delay += 0.5
-        self.engine.within(target.living, delay, target.receive, (unit, method, arguments))
+        target.living.after(delay, target.receive, unit, method, arguments)
 
 
 class Node:
@@ -147,7 +147,8 @@ class Node:
         self.name, self.world, self._engine = name, world, world.engine
         self.life = 0
         """Which one this is: raised by every death and every start."""
-        self.living = Life()
+        self.living = Life(self._engine)
+        """What is planned for this node is planned here: only this life of it will do it."""
         self.alive = True
         self.died_at = -1.0
         self.paused = False
@@ -166,9 +167,6 @@ class Node:
     def forget(self) -> None:
         """Lose everything that is not on disk."""
         raise NotImplementedError
-
-    def later(self, delay: float, call: Call, *arguments: Any) -> None:
-        self._engine.within(self.living, delay, call, arguments)
 
     def receive(self, unit: str | None, method: str, arguments: tuple[Any, ...]) -> None:
         """A message has come, for this node or for a unit that is or was on it."""
@@ -200,7 +198,7 @@ class Node:
             return
         self.tell("is started again")
         self.life += 1
-        self.living = Life()
+        self.living = Life(self._engine)
         self.alive = True
         self.start()
 

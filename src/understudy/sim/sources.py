@@ -78,7 +78,7 @@ class SourceUnit(Member):
         # Whatever was seen downstream is in this log: it was shared before it was shown.
         self._output = self._from_log()
         self._show_upto(self.log.end)
-        self.host.later(self.world.conditions.epoch_s, self._cut)
+        self.host.living.after(self.world.conditions.epoch_s, self._cut)
 
     def stop(self) -> None:
         self.stopped = True
@@ -117,7 +117,7 @@ class SourceUnit(Member):
             self.log.entries.append(self.world.random.getrandbits(48))
             self._share()
             self._show()
-        self.host.later(self.world.conditions.epoch_s, self._cut)
+        self.host.living.after(self.world.conditions.epoch_s, self._cut)
 
     def _share(self) -> None:
         for key, (host, _) in self.targets.items():

@@ -160,7 +160,7 @@ class Unit(Member):
         deadline = protection.next_deadline()
         if deadline is not None and deadline < self._timer_at:
             self._timer_at = max(deadline, now)
-            self.host.later(max(0.0, deadline - now), self._tick)
+            self.host.living.after(max(0.0, deadline - now), self._tick)
 
     def _tick(self) -> None:
         self._timer_at = float("inf")
@@ -188,7 +188,7 @@ class Unit(Member):
             if not copy.paused:
                 copy.try_run()
             elif not copy.busy:
-                self.host.later(0.0, self.note, base.Paused(copy.name))
+                self.host.living.after(0.0, self.note, base.Paused(copy.name))
 
     def processed(self, copy: Copy, epoch: int) -> None:
         """A copy has processed an epoch."""
@@ -233,7 +233,7 @@ class Unit(Member):
         self._captures[order.stage, order.standby] = self.host.now
         host, _ = self.targets[order.standby]
         if host == self.host.name:
-            self.host.later(self.world.conditions.disk_s, self._store_here, order.stage, order.standby, version)
+            self.host.living.after(self.world.conditions.disk_s, self._store_here, order.stage, order.standby, version)
             return
         message = (self.generation, order.stage, order.standby, version, self.host.name)
         self.world.send(self.host, host, self.name, "paste", message)
@@ -287,7 +287,7 @@ class Unit(Member):
                 copy.go()
             self._pasted(sender, generation, stage, key, copy.done, None)
         else:
-            self.host.later(
+            self.host.living.after(
                 self.world.conditions.disk_s, self._store_paste, generation, stage, key, version, sender
             )
 
@@ -327,7 +327,7 @@ class Unit(Member):
     def send_request(self, copy: Copy, stream: str, epoch: int) -> None:
         acks = copy.acks[stream] if self.primary else {}
         if stream in copy.inside:
-            self.host.later(0.0, self._request_inside, copy, stream, epoch, acks)
+            self.host.living.after(0.0, self._request_inside, copy, stream, epoch, acks)
             return
         unit = self.world.topology.unit_of[stream]
         message = (stream, copy.name, self.name, self.generation, epoch, acks, self.host.name, self.primary)
@@ -350,13 +350,13 @@ class Unit(Member):
             producer.output.queue.hears(copy.name, self.generation, near=True)
             producer.output.queue.request(copy.name, epoch)
             self.acked(producer, copy.name, acks)
-        reply = partial(self.host.later, 0.0, self.deliver, self.generation, copy.name, stream)
+        reply = partial(self.host.living.after, 0.0, self.deliver, self.generation, copy.name, stream)
         producer.output.serve((copy.name, self.host.name), epoch, reply)
 
     def _send_ack(self, copy: Copy, stream: str) -> None:
         acks = copy.acks[stream]
         if stream in copy.inside:
-            self.host.later(0.0, self._ack_inside, stream, copy.name, acks)
+            self.host.living.after(0.0, self._ack_inside, stream, copy.name, acks)
             return
         unit = self.world.topology.unit_of[stream]
         message = (stream, copy.name, self.name, self.generation, acks, self.host.name)
