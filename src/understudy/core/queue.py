@@ -112,7 +112,12 @@ class OutputQueue:
 
     def bound(self, level: int) -> int:
         """The newest epoch that every consumer has acknowledged at ``level``."""
-        return min([p.at(level) for p in self.progress.values()], default=self.next - 1)
+        lowest: int | None = None
+        for progress in self.progress.values():
+            known = progress.at(level)
+            if lowest is None or known < lowest:
+                lowest = known
+        return self.next - 1 if lowest is None else lowest
 
     @property
     def trimmed(self) -> int:

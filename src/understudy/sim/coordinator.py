@@ -48,7 +48,8 @@ class Coordinator(Node):
         if self.lives.get(host) != life:
             self._send(host, "introduce", ())
             return
-        self._detected(self.detector.handle(detection.Beat(host), self.now))
+        for effect in self.detector.handle(detection.Beat(host), self._engine.now):
+            self.carry_out(effect, self._note)
         if serial < self.failover.plan.serial:
             self._send_plan(host, self.failover.plan)
         # A beat only puts the next deadline off; the tick that is planned will see.
@@ -71,7 +72,8 @@ class Coordinator(Node):
 
     def _broken(self, host: str, life: int) -> None:
         if self.lives.get(host) == life:
-            self._detected(self.detector.handle(detection.Broken(host, "the connection broke"), self.now))
+            for effect in self.detector.handle(detection.Broken(host, "the connection broke"), self.now):
+                self.carry_out(effect, self._note)
 
     def report(self, host: str, number: int, event: failover.Event) -> None:
         self._handle(event)
@@ -85,12 +87,9 @@ class Coordinator(Node):
 
     def _tick(self) -> None:
         self._tick_at = float("inf")
-        self._detected(self.detector.handle(detection.Tick(), self.now))
-        self._rest()
-
-    def _detected(self, effects: list[detection.Effect]) -> None:
-        for effect in effects:
+        for effect in self.detector.handle(detection.Tick(), self.now):
             self.carry_out(effect, self._note)
+        self._rest()
 
     def _note(self, effect: detection.Effect) -> None:
         if isinstance(effect, detection.Failed):

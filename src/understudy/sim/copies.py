@@ -172,8 +172,8 @@ class Copy:
 
     def prune(self, trimmed: int) -> None:
         """No checkpoint will be taken of states from before the trim point."""
-        keep = min(trimmed, self.done)
-        for old in [e for e in self.history if e < keep]:
+        oldest = next(iter(self.history))
+        for old in range(oldest, min(trimmed, self.done)):
             del self.history[old]
 
     # -- out ----------------------------------------------------------------------------------------------------------

@@ -98,7 +98,13 @@ class Engine:
                 if not heap or heap[0][0] > until:
                     break
                 self.now, _, life, call, arguments = heappop(heap)
-                life.do(call, arguments)
+                if life.goes_on:  # as in ``Life.do``, but without one more call for every event
+                    try:
+                        call(*arguments)
+                    except Died:
+                        pass
+                else:
+                    life.do(call, arguments)
         finally:
             if collecting:
                 gc.enable()

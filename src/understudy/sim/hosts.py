@@ -69,6 +69,8 @@ class Host(Node):
         self.serial = -1
         self.plan: dict[str, UnitPlan] = {}
         self.primaries: dict[str, str | None] = {}
+        self.producers: dict[str, tuple[str, ...]] = {}
+        """Unit -> the hosts that are asked for its streams."""
         self.units: dict[str, Unit | SourceUnit] = {}
         self._reports: dict[int, failover.Event] = {}
         self._reported = 0
@@ -135,10 +137,17 @@ class Host(Node):
             return
         self.serial, self.plan = plan.serial, dict(plan.units)
         self.primaries = {name: unit.primary for name, unit in plan.units.items()}
+        self.producers = {name: self._producers(name, unit) for name, unit in plan.units.items()}
         for name, wanted in plan.units.items():
             self._agree(name, wanted)
         for unit in list(self.units.values()):
             unit.plan_changed()
+
+    def _producers(self, name: str, unit: UnitPlan) -> tuple[str, ...]:
+        if unit.primary is None:
+            return ()
+        eager = self.world.topology.units[name].policy.eager
+        return (unit.primary, *unit.standbys) if eager else (unit.primary,)
 
     def _agree(self, name: str, wanted: UnitPlan) -> None:
         mine = self.units.get(name)

@@ -86,8 +86,6 @@ class World:
         """What every source has shown to its consumers."""
         self.number = {name: i for i, name in enumerate(self.topology.stages)}
         units = self.topology.units
-        self.eager = {name for name, unit in units.items() if unit.policy.eager}
-        """Units of which every copy is asked."""
         self.copied = {s for unit in units.values() if unit.policy.standby_runs for s in unit.stages}
         """Stages of which standbys run as well."""
         self.layered = {s for unit in units.values() if unit.policy.levels > 1 for s in unit.stages}

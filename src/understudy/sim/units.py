@@ -331,16 +331,8 @@ class Unit(Member):
             return
         unit = self.world.topology.unit_of[stream]
         message = (stream, copy.name, self.name, self.generation, epoch, acks, self.host.name, self.primary)
-        for producer in self._producers(unit):
+        for producer in self.host.producers.get(unit, ()):
             self.world.send(self.host, producer, unit, "request", message)
-
-    def _producers(self, unit: str) -> tuple[str, ...]:
-        plan = self.host.plan.get(unit)
-        if plan is None or plan.primary is None:
-            return ()
-        if unit in self.world.eager:
-            return (plan.primary, *plan.standbys)
-        return (plan.primary,)
 
     def _request_inside(self, copy: Copy, stream: str, epoch: int, acks: dict[int, int]) -> None:
         producer = self.copies.get(stream)
@@ -360,7 +352,7 @@ class Unit(Member):
             return
         unit = self.world.topology.unit_of[stream]
         message = (stream, copy.name, self.name, self.generation, acks, self.host.name)
-        for producer in self._producers(unit):
+        for producer in self.host.producers.get(unit, ()):
             self.world.send(self.host, producer, unit, "ack", message)
 
     def _ack_inside(self, stream: str, consumer: str, acks: dict[int, int]) -> None:
