@@ -120,6 +120,10 @@ class Detector:
         return effects
 
     def next_deadline(self) -> float | None:
-        waits = [w.last_beat + (w.misses + 1 + GRACE) * self.interval_s for w in self._watches.values() if not w.failed]
-        self._next_tick = min(waits, default=None)
-        return self._next_tick
+        deadline: float | None = None
+        for watch in self._watches.values():
+            due = watch.last_beat + (watch.misses + 1 + GRACE) * self.interval_s
+            if not watch.failed and (deadline is None or due < deadline):
+                deadline = due
+        self._next_tick = deadline
+        return deadline

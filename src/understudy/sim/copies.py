@@ -109,12 +109,12 @@ class Copy:
         for stream in self.inputs:
             self.ask(stream)
 
-    def ask(self, stream: str, *, again: bool = False) -> None:
+    def ask(self, stream: str) -> None:
         epoch = self.received[stream] + 1
         if self.stopped or epoch > self.done + 1 + PREFETCH_MAX:
             return
         asked = self.asked.get(stream)
-        if asked is not None and asked[0] == epoch and not again:
+        if asked is not None and asked[0] == epoch:
             return
         self.asked[stream] = (epoch, self.world.engine.now)
         self.unit.send_request(self, stream, epoch)
@@ -123,7 +123,8 @@ class Copy:
         for stream in self.inputs:
             asked = self.asked.get(stream)
             if asked is None or asked[1] <= before:
-                self.ask(stream, again=True)
+                self.asked.pop(stream, None)
+                self.ask(stream)
 
     def deliver(self, stream: str, epoch: int, value: int) -> None:
         if self.stopped or epoch != self.received[stream] + 1:

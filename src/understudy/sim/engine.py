@@ -8,7 +8,6 @@ from heapq import heappop, heappush
 from itertools import repeat
 from typing import Any
 
-
 Call = Callable[..., None]
 
 

@@ -5,57 +5,17 @@ This mirrors ``runtime.host``; the decisions are those of the same machines in `
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from understudy.core import failover
 from understudy.core.failover import Plan, UnitPlan
-from understudy.sim.model import State
+from understudy.sim.disks import Disk
 from understudy.sim.nodes import Node
-from understudy.sim.sources import Log, SourceUnit
+from understudy.sim.sources import SourceUnit
 from understudy.sim.units import Unit
 
 if TYPE_CHECKING:
     from understudy.sim.nodes import World
-
-VERSIONS_KEPT = 2
-
-
-@dataclass(slots=True)
-class Version:
-    """A checkpoint of one stage: its state after ``epoch``, and its output from ``first`` on that may be wanted."""
-
-    epoch: int
-    state: State
-    first: int
-    output: tuple[int, ...] = ()
-    damaged: bool = False
-
-
-@dataclass
-class Disk:
-    """What survives a crash."""
-
-    versions: dict[str, list[Version]] = field(default_factory=dict)
-    """Stage -> the last few checkpoints, oldest first."""
-    logs: dict[str, Log] = field(default_factory=dict)
-    """Source -> the epochs that it has cut."""
-
-    def paste(self, stage: str, version: Version) -> None:
-        kept = [v for v in self.versions.get(stage, []) if v.epoch < version.epoch]
-        self.versions[stage] = [*kept[1 - VERSIONS_KEPT :], version]
-
-    def newest(self, stage: str) -> Version | None:
-        return next((v for v in reversed(self.versions.get(stage, [])) if not v.damaged), None)
-
-    def damage(self, stage: str) -> None:
-        """The newest version rots."""
-        self.versions[stage][-1] = replace(self.versions[stage][-1], damaged=True)
-
-    def drop(self, stages: tuple[str, ...]) -> None:
-        for stage in stages:
-            self.versions.pop(stage, None)
-            self.logs.pop(stage, None)
 
 
 class Host(Node):

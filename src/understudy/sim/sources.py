@@ -8,45 +8,11 @@ from typing import TYPE_CHECKING
 from understudy.core.acks import FINAL
 from understudy.core.failover import UnitPlan
 from understudy.sim.copies import AHEAD_MAX, Output
+from understudy.sim.disks import Log
 from understudy.sim.members import Member
 
 if TYPE_CHECKING:
     from understudy.sim.hosts import Host
-
-FORGET_EVERY = 50
-"""A log is shortened this many epochs at a time: one by one would move the whole list each time."""
-
-
-class Log:
-    """What a source has cut: ``entries`` are the epochs from ``base`` on; nobody needs those before it."""
-
-    __slots__ = ("base", "entries")
-
-    def __init__(self) -> None:
-        self.base = 0
-        self.entries: list[int] = []
-
-    @property
-    def end(self) -> int:
-        """The epoch that is cut next."""
-        return self.base + len(self.entries)
-
-    def since(self, epoch: int) -> tuple[int, ...]:
-        return tuple(self.entries[max(0, epoch - self.base) :])
-
-    def put(self, begin: int, values: tuple[int, ...]) -> None:
-        """Take over entries from ``begin`` on, if they fit and go further than what is there."""
-        if self.base <= begin <= self.end < begin + len(values):
-            self.entries[begin - self.base :] = values
-
-    def replace(self, begin: int, values: tuple[int, ...]) -> None:
-        self.base, self.entries = begin, list(values)
-
-    def forget(self, upto: int) -> None:
-        """Nobody will ask for epochs up to ``upto``."""
-        if upto - self.base > FORGET_EVERY:
-            del self.entries[: upto - self.base]
-            self.base = upto
 
 
 class SourceUnit(Member):

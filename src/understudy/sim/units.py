@@ -14,10 +14,11 @@ from understudy.core.acks import FINAL
 from understudy.core.failover import UnitPlan
 from understudy.core.policies import base
 from understudy.sim.copies import Copy, Output
+from understudy.sim.disks import Version
 from understudy.sim.members import Member
 
 if TYPE_CHECKING:
-    from understudy.sim.hosts import Host, Version
+    from understudy.sim.hosts import Host
 
 
 class Unit(Member):
@@ -221,8 +222,6 @@ class Unit(Member):
             self.note(base.StandbysChanged(tuple(self.targets)))
 
     def _capture(self, order: base.Capture) -> None:
-        from understudy.sim.hosts import Version
-
         copy = self.copies[order.stage]
         first, output = order.epoch + 1, ()
         if order.queue:

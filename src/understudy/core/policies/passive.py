@@ -158,7 +158,7 @@ class StageVersions:
         self.acked = safe
         return [AckUpstream(self.name, safe)]
 
-    def captures(self, now: float, *, timed: bool = True) -> list[Effect]:
+    def captures(self, now: float, timed: bool = True) -> list[Effect]:
         """Capture wherever something is due; ``timed=False`` when somebody else keeps the time."""
         effects: list[Effect] = []
         for standby, version in self.at.items():
@@ -199,29 +199,28 @@ class _Versions:
 
     def _note(self, event: Event, now: float) -> Iterable[StageVersions]:
         """Take note of what happened; returns the stages that it may let go on."""
-        if isinstance(event, (StandbysChanged, Drain, Tick)):
+        if isinstance(event, Committed):
+            self.stages[event.stage].advance(committed=event.epoch)
+        elif isinstance(event, Acked):
+            if event.level == FINAL:
+                self.stages[event.stage].advance(trimmed=event.epoch)
+        elif isinstance(event, Pasted):
+            version = self.stages[event.stage].at.get(event.standby)
+            if version is not None:
+                version.pasted(event.epoch)
+        elif isinstance(event, CaptureFailed):
+            version = self.stages[event.stage].at.get(event.standby)
+            if version is not None:
+                version.failed(now)
+                version.lost = event.lost_standby
+        elif isinstance(event, (Tick, StandbysChanged, Drain)):
             for stage in self.stages.values():
                 if isinstance(event, StandbysChanged):
                     stage.set_standbys(event.standbys)
                 elif isinstance(event, Drain):
                     stage.draining = True
             return self.stages.values()
-        stage = self.stages[event.stage]
-        if isinstance(event, Committed):
-            stage.advance(committed=event.epoch)
-        elif isinstance(event, Acked):
-            if event.level == FINAL:
-                stage.advance(trimmed=event.epoch)
-        elif isinstance(event, Pasted):
-            version = stage.at.get(event.standby)
-            if version is not None:
-                version.pasted(event.epoch)
-        elif isinstance(event, CaptureFailed):
-            version = stage.at.get(event.standby)
-            if version is not None:
-                version.failed(now)
-                version.lost = event.lost_standby
-        return (stage,)
+        return (self.stages[event.stage],)
 
     def safe(self) -> bool:
         """Nothing is left to capture. A drain waits for this."""
