@@ -13,6 +13,8 @@ GRACE = 0.5
 """A heartbeat is missed when it is this share of an interval late. Without it the network's jitter would be a miss now
 and then; with much more, a failure takes that much longer to notice."""
 
+# As in ``policies.base``, nobody changes an event or an effect; they are only not frozen because there are so many.
+
 
 @dataclass(slots=True)
 class Connected:

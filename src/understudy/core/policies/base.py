@@ -24,6 +24,8 @@ state from what its producers kept."""
 
 
 # -- events -------------------------------------------------------------------------------------------------------
+# Nobody changes an event or an effect. They are not frozen, because several are made for every epoch, and making a
+# frozen one takes three times as long.
 
 
 @dataclass(slots=True)

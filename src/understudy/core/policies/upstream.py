@@ -98,8 +98,7 @@ class Replayable:
                 return []
             stage.bounds[event.level] = event.epoch
             effects = self._pass_on(stage, event.level)
-            if event.level == FINAL:  # the last to come
-                stage.indicators.forget(min(stage.bounds.values()))
+            stage.indicators.forget(min(stage.bounds.values()))
             return effects
         if isinstance(event, Placed):
             self.stages[event.stage].near = event.near
