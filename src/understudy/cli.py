@@ -189,10 +189,13 @@ def host(
     tls_ca: TlsCa = None,
 ) -> None:
     """Run one host, on the machine that it stands for, until the coordinator tells it to exit."""
+    from understudy.core.monitoring import OWNER
     from understudy.runtime.host import HostConfig, serve
     from understudy.runtime.spark import require_java
 
     require_java()
+    if name == OWNER:
+        raise SetupError(f"--name {OWNER}: that is who watches all hosts; choose another name")
     serve(
         HostConfig(
             name=name,
