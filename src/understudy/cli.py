@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 import traceback
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +18,7 @@ from rich.table import Table
 
 from understudy import __version__, virtual
 from understudy.durations import seconds
-from understudy.errors import DrillFailed, Refused, SetupError, UnderstudyError
+from understudy.errors import DrillFailed, JobError, Refused, SetupError, UnderstudyError
 
 app = typer.Typer(
     add_completion=False,
@@ -173,6 +174,31 @@ def run(
 
 
 @app.command()
+def plan(
+    job_file: JobFile,
+    roles: Roles = None,
+    state: State = None,
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="F", help="Also write it here, as JSON.")] = None,
+    master: Master = "local[*]",
+    conf: Conf = None,
+) -> None:
+    """Show what to expect of a job before it runs: operators, policies, what is kept, what a crash and safety cost."""
+    from understudy import outlook
+    from understudy.runtime.profile import FILE
+    from understudy.runtime.spark import require_java
+
+    interrupt_on_sigterm()
+    profile = (state or _default_state(job_file)) / FILE
+    require_java()
+    settings = {**FAST_START, **_settings(conf)}
+    found = outlook.inspect(job_file, profile, roles=_roles(roles), master=master, settings=settings)
+    if json_file is not None:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        json_file.write_text(json.dumps(outlook.to_dict(found), indent=2) + "\n")
+    outlook.show(found, console)
+
+
+@app.command()
 def host(
     name: Annotated[str, typer.Option(help="Name of this host in the job.")],
     coordinator: Annotated[str, typer.Option(metavar="ADDRESS", help="Where the coordinator listens.")],
@@ -211,6 +237,52 @@ def host(
     )
 
 
+def _ask(folder: Path, token_file: Path | None, tls: Any, action: str, **header: Any) -> dict[str, Any]:
+    """Ask the coordinator of the job in ``folder``."""
+    import pyarrow.flight as flight
+
+    from understudy.runtime import wire
+    from understudy.runtime.cluster import coordinator_of, token_of
+
+    address = coordinator_of(folder)
+    if address is None:
+        raise SetupError(f"{folder}: no job has run there; pass --state")
+    token = token_of(folder) if token_file is None and (folder / "token").exists() else _token(token_file)
+    try:
+        reply = wire.Peer(address, token, tls=tls).call(action, header, timeout_s=150)
+    except flight.FlightUnauthenticatedError as error:
+        raise Refused(f"the coordinator at {address} refused: {error}") from None
+    except flight.FlightError:
+        raise SetupError(f"no coordinator answers at {address}; the job of {folder} is not running") from None
+    if reply.refused:
+        raise JobError(reply.header["text"])
+    return reply.header
+
+
+@app.command()
+def policy(
+    job: Annotated[str, typer.Argument(help="The job: its file, or its name.")],
+    unit: Annotated[str, typer.Argument(help="The unit, or a stage that is a unit of its own.")],
+    words: Annotated[list[str], typer.Argument(help="The policy, such as: active-standby delivery=eager")],
+    state: Annotated[Path | None, typer.Option(help="State folder of the job; default .understudy/JOB.")] = None,
+    wait: Annotated[bool, typer.Option(help="Return when the policy counts, not when the change has begun.")] = True,
+    token_file: TokenFile = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsCa = None,
+) -> None:
+    """Change how a unit of a running job is protected; nothing is lost or repeated."""
+    default = _default_state(Path(job)) if job.endswith(".py") else Path(".understudy") / job
+    folder, tls = state or default, _tls(tls_cert, tls_key, tls_ca)
+    begun = _ask(folder, token_file, tls, "policy", unit=unit, policy=" ".join(words))
+    console.print(begun["text"], markup=False, highlight=False)
+    with console.status("getting ready") if wait else nullcontext():
+        while wait and begun["turning"]:
+            begun = _ask(folder, token_file, tls, "turn", unit=unit)
+            if not begun["turning"]:
+                console.print(begun["text"], markup=False, highlight=False)
+
+
 @app.command()
 def status(
     state: Annotated[
@@ -223,22 +295,7 @@ def status(
     tls_ca: TlsCa = None,
 ) -> None:
     """Show a running job: hosts, units, epochs, bytes."""
-    import pyarrow.flight as flight
-
-    from understudy.runtime import wire
-    from understudy.runtime.cluster import coordinator_of, token_of
-
-    folder = state or _only_state()
-    address = coordinator_of(folder)
-    if address is None:
-        raise SetupError(f"{folder}: no job has run there; pass --state")
-    token = token_of(folder) if token_file is None and (folder / "token").exists() else _token(token_file)
-    try:
-        answer = wire.Peer(address, token, tls=_tls(tls_cert, tls_key, tls_ca)).call("status", timeout_s=15).header
-    except flight.FlightUnauthenticatedError as error:
-        raise Refused(f"the coordinator at {address} refused: {error}") from None
-    except flight.FlightError:
-        raise SetupError(f"no coordinator answers at {address}; the job of {folder} is not running") from None
+    answer = _ask(state or _only_state(), token_file, _tls(tls_cert, tls_key, tls_ca), "status")
     if as_json:
         print(json.dumps(answer, indent=2))
         return
@@ -246,9 +303,10 @@ def status(
     for column in ("unit", "policy", "generation", "runs on", "standby", "ready", "monitor"):
         table.add_column(column)
     for name, unit in answer["units"].items():
+        turn = f" -> {unit['turn']['policy']}" if unit.get("turn") else ""
         table.add_row(
             name,
-            unit["policy"],
+            unit["policy"] + turn,
             str(unit["generation"]),
             unit["primary"] or "waiting",
             ", ".join(unit["standbys"]) or "-",

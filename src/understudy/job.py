@@ -171,7 +171,14 @@ class Job:
         s = self.stages[stage]
         assigned = self._assigned.get(s.unit or s.name, (None, {}, ""))[0]
         chosen = assigned or s.ha or (self._units[s.unit][0] if s.unit else None) or self.ha
-        return PassiveStandby() if s.source is not None and type(chosen) is not PassiveStandby else chosen
+        if s.source is not None and type(chosen) is not PassiveStandby:
+            return PassiveStandby(standbys=max(1, chosen.tolerates))
+        return chosen
+
+    def resolve(self, chosen: Mapping[str, Policy]) -> None:
+        """Put the policies that were chosen for units in the place of their goals (``us.auto``)."""
+        for stage in self.stages.values():
+            stage.ha = chosen.get(stage.unit or stage.name, stage.ha)
 
     def as_reference(self, recorded: Path) -> None:
         """Turn into the failure-free reference run of a drill: no protection, and sources that were recorded

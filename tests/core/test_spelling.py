@@ -42,7 +42,7 @@ def test_there_and_back(policy: Policy, text: str) -> None:
 
 
 def test_every_policy_has_a_spelling() -> None:
-    assert list(KINDS) == ["none", "passive-standby", "active-standby", "upstream-backup", "hybrid"]
+    assert list(KINDS) == ["none", "passive-standby", "active-standby", "upstream-backup", "hybrid", "auto"]
     assert {type(policy) for policy, _ in SPELT} == set(KINDS.values())
 
 

@@ -100,3 +100,89 @@ job.sink(all_of_them, us.sinks.json_lines({sink!r}))
 job.sink(even, us.sinks.parquet({other!r}), name="even-copy")
 """
 )
+
+EACH_ITS_OWN = (
+    HEAD
+    + """
+positions = job.source("positions", us.sources.rate(rows_per_second=2000, keys=50), host="h1", standbys=["h2"])
+
+@job.stage(positions, host="h2", standbys=["h4"], ha=us.ActiveStandby(delivery="eager"))
+def moving(positions):
+    return positions.where("speed > 1")
+
+@job.stage(moving, host="h3", standbys=["h4"], ha=us.Hybrid())
+def speeds(moving):
+    return moving.groupBy("road").agg(F.avg("speed").alias("mean"), F.count("*").alias("cars"))
+
+with job.unit("pair", ha=us.PassiveStandby("synchronous", every="900ms", standbys=2)):
+    @job.stage(speeds, host="h4", standbys=["h1"])
+    def counts(speeds):
+        return speeds.groupBy("cars").agg(F.count("*").alias("n"))
+
+    @job.stage(counts)
+    def many(counts):
+        return counts.where("n > 1")
+
+job.sink(many, us.sinks.parquet({sink!r}))
+"""
+)
+
+WINDOWS = (
+    RATE
+    + """
+@job.stage(positions, host="h1", standbys=["h2"])
+def timed(positions):  # of a hundred rows, one is so late that its window is closed, and one just in time
+    age_s = F.expr("CASE id % 100 WHEN 0 THEN 9 WHEN 50 THEN 2 ELSE 0 END")
+    return positions.withColumn("at", F.timestamp_seconds(1700000000 + F.col("id") / 2000 - age_s))
+
+@job.stage(timed, host="h2", ha=us.UpstreamBackup(ack_every="500ms"), output_mode="append")
+def closed(timed):
+    late = timed.withWatermark("at", "1 second").where("speed > 1")
+    return late.groupBy(F.window("at", "2 seconds"), "road").agg(F.count("*").alias("cars"), F.sum("id").alias("ids"))
+
+@job.stage(positions, host="h2", ha=us.UpstreamBackup())
+def open(positions):  # its time is made inside of it, and jumps back now and then
+    at = F.timestamp_seconds(1700000000 + F.col("id") / 2000 - F.expr("CASE WHEN id % 70 = 0 THEN 4 ELSE 0 END"))
+    late = positions.withColumn("at", at).withWatermark("at", "500 milliseconds")
+    return late.groupBy(F.window("at", "3 seconds", "1 second"), "road").agg(F.count("*").alias("cars"))
+
+job.sink(closed, us.sinks.parquet({sink!r}))
+job.sink(open, us.sinks.parquet({other!r}))
+"""
+)
+
+IN_ORDER = (
+    RATE
+    + """
+@job.stage(positions, host="h1", ha=us.UpstreamBackup())
+def timed(positions):
+    return positions.withColumn("at", F.timestamp_seconds(1700000000 + F.col("id") / 2000))
+
+@job.stage(timed, host="h2", ha=us.UpstreamBackup(), output_mode="append")
+def closed(timed):
+    windows = timed.withWatermark("at", "1 second").groupBy(F.window("at", "4 seconds"))
+    return windows.agg(F.count("*").alias("cars"), F.sum("id").alias("ids"))
+
+job.sink(closed, us.sinks.parquet({sink!r}))
+"""
+)
+
+GOALS = (
+    RATE
+    + """
+@job.stage(positions, host="h2", ha=us.auto(recovery_time="30s"))
+def moving(positions):
+    return positions.where("speed > 1").withColumn("at", F.timestamp_seconds(1700000000 + F.col("id") / 2000))
+
+@job.stage(moving, host="h1", standbys=["h2"], ha=us.auto(recovery_time={within!r}, overhead=0.2))
+def speeds(moving):
+    return moving.groupBy("road").agg(F.count("*").alias("cars"))
+
+@job.stage(moving, host="h2", standbys=["h1"])
+def dice(moving):
+    late = moving.withWatermark("at", "5 seconds").withColumn("die", F.rand())
+    return late.groupBy(F.window("at", "10 seconds")).agg(F.max("die").alias("die"))
+
+job.sink(speeds, us.sinks.parquet({sink!r}))
+"""
+)

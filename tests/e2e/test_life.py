@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from authority import Authority
-from jobs import DIAMOND, PAIR, RARELY, REPLAYED, THROWS, UNDER
+from jobs import DIAMOND, IN_ORDER, PAIR, RARELY, REPLAYED, THROWS, UNDER, WINDOWS
 from understudy.cli import FAST_START
 from understudy.drill import Drill
 from understudy.errors import JobError, StageFailed
@@ -204,7 +204,8 @@ def test_other_policies_survive_too(tmp_path: Path, policy: str) -> None:
 
 def test_upstream_backup_rebuilds_a_stage_by_replay_and_refuses_state(tmp_path: Path) -> None:
     job = write_job(tmp_path, REPLAYED, sink=tmp_path / "out", policy="us.UpstreamBackup()")
-    with pytest.raises(JobError, match=r"stage 'speeds' has state \(Aggregate\).*use us.PassiveStandby"):
+    refusal = r"rebuild stage 'speeds' by replay: groupBy\(road\) without a watermark .*; use us.PassiveStandby"
+    with pytest.raises(JobError, match=refusal):
         with LocalRun(job, tmp_path / "state", hosts=2, fresh=True, settings=FAST_START):
             pass
     job = write_job(tmp_path, REPLAYED, sink=tmp_path / "out", policy="us.PassiveStandby()")
@@ -221,6 +222,59 @@ def test_upstream_backup_rebuilds_a_stage_by_replay_and_refuses_state(tmp_path: 
         result = drill.judge()
     assert result["verdict"] == "precise", result
     assert result["disorder"] == []
+
+
+def read_sink(path: Path) -> pa.Table:
+    return ds.dataset(path, format="parquet", partitioning="hive", exclude_invalid_files=True).to_table()
+
+
+def test_upstream_backup_rebuilds_windows_by_replay(tmp_path: Path) -> None:
+    """Windows that emit when they close and windows that emit as they grow, with rows that come late for them; rebuilt
+    elsewhere, and once more together with the source and the stage that they read."""
+    job = write_job(tmp_path, WINDOWS, sink=tmp_path / "closed", other=tmp_path / "open")
+    with Drill(job, tmp_path / "drill", hosts=2, settings=FAST_START) as drill:
+        drill.settle(20)  # windows have closed
+        drill.signal("closed")
+        drill.wait_event("restarted", unit="closed")
+        drill.epochs(10)
+        status = drill.coordinator.status()["hosts"]
+        kept = next(h["stages"]["timed"] for h in status.values() if h.get("stages", {}).get("timed"))
+        assert 0 < kept["trimmed"] < kept["produced"] - 5, "it keeps what an open window may hold, and not all"
+        drill.run.hosts.start(drill.harmed[0])
+        drill.wait_event("standby-ready", timeout_s=90, unit="timed")
+        drill.epochs(4)
+        drill.signal("closed")  # now on one host with all the others
+        drill.epochs(20)
+        result = drill.judge()
+    assert result["verdict"] == "precise", result
+    assert result["disorder"] == []
+    closed = read_sink(tmp_path / "drill" / "run" / "closed").to_pylist()
+    keys = {(row["window"]["start"], row["road"]) for row in closed}
+    assert len(closed) == len(keys) > 100, "each window closes once"
+    whole = [sum(r["cars"] for r in closed if r["window"]["start"] == start) for start in sorted({s for s, _ in keys})]
+    assert all(0 < rows < 4000 for rows in whole), "rows came late for them"
+
+
+def test_windows_are_rebuilt_also_right_after_a_clean_stop(tmp_path: Path) -> None:
+    """What an open window was made of was read before the stop, and is still there after it."""
+    sink = tmp_path / "out"
+    job = write_job(tmp_path, IN_ORDER, sink=sink)
+    with LocalRun(job, tmp_path / "state", hosts=2, fresh=True, settings=FAST_START) as run:
+        wait_for(lambda: len(epochs_in(sink)) > 25, 180, "output")
+        assert run.stop(), "a clean stop"
+    stopped = epochs_in(sink)[-1]
+    with LocalRun(job, tmp_path / "state", hosts=2, settings=FAST_START) as run:
+        wait_for(lambda: epochs_in(sink)[-1] > stopped + 2, 180, "output after the stop")
+        run.hosts.signal(run.host_of("closed"), signal.SIGKILL)
+        after = epochs_in(sink)[-1]
+        wait_for(lambda: epochs_in(sink)[-1] > after + 25, 180, "output after the takeover")
+        assert run.stop(), "a clean stop"
+    windows = read_sink(sink).sort_by("ids").to_pylist()
+    rows = 4 * 2000
+    assert len(windows) >= 4
+    for number, window in enumerate(windows):
+        assert window["cars"] == rows, "every window is whole"
+        assert window["ids"] == sum(range(number * rows, (number + 1) * rows)), "and comes once, in its turn"
 
 
 def test_spark_source_diamond_and_two_sinks(tmp_path: Path) -> None:

@@ -173,7 +173,8 @@ def test_status_names_every_standby(tmp_path: Path) -> None:
             "monitor": "h3",
         },
         "alone": {
-            "policy": "none", "generation": 1, "primary": None, "standbys": [], "ready": [], "monitor": "coordinator"
+            "policy": "none", "generation": 1, "primary": None, "standbys": [], "ready": [], "monitor": "coordinator",
+            "turn": {"policy": "hybrid"},
         },
     }  # fmt: skip
     well = {"state": "well", "misses": 0, "since": None, "failures": 0, "returned": None, "by": {}}
@@ -199,7 +200,7 @@ def test_status_names_every_standby(tmp_path: Path) -> None:
     rows = [[cell.strip() for cell in row.split("│")[1:-1]] for row in result.stdout.splitlines() if "│" in row]
     assert rows[:2] == [
         ["both", "passive-standby standbys=2", "3", "h1", "h2, h3", "h3", "h3"],
-        ["alone", "none", "1", "waiting", "-", "-", "coordinator"],
+        ["alone", "none -> hybrid", "1", "waiting", "-", "-", "coordinator"],
     ]
     health = {row[0]: row[1] for row in rows[2:]}
     assert health["h1"] == "well"

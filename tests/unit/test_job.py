@@ -112,11 +112,11 @@ def test_a_source_is_a_passive_standby_whatever_the_job_says(chosen: Policy) -> 
     traffic = us.Job("traffic", ha=chosen)
     cars = traffic.source("cars", CARS)
     traffic.stage(cars, name="a")(identity)
-    assert traffic.policy("cars") == us.PassiveStandby()
+    assert traffic.policy("cars") == us.PassiveStandby(standbys=max(1, chosen.tolerates))
     assert traffic.policy("a") == chosen
     if chosen.protected:
         traffic.source("bikes", CARS, ha=chosen)
-        assert traffic.policy("bikes") == us.PassiveStandby()
+        assert traffic.policy("bikes") == us.PassiveStandby(standbys=chosen.tolerates)
 
 
 def test_a_source_keeps_a_passive_standby_of_its_own_making() -> None:
@@ -599,6 +599,21 @@ def test_code_that_raises(tmp_path: Path) -> None:
         load(write(tmp_path, text))
     mistake(caught, None, "traffic.py:8: KeyError: 'x'")
     assert isinstance(caught.value.__cause__, KeyError)
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        ("us.auto(recovery_time='-1s')", "recovery_time='-1s' is not a duration"),
+        ("us.auto(overhead=-0.5)", "overhead=-0.5 must be a number and not negative"),
+        ("us.auto(loss='much')", "loss='much' is not known; use one of 'none', 'some'"),
+        ("us.UpstreamBackup(ack_every=0)", "ack_every=0 must be longer than nothing"),
+    ],
+)
+def test_a_wrong_goal_in_a_file_says_where(tmp_path: Path, policy: str, words: str) -> None:
+    with pytest.raises(JobError) as caught:
+        load(write(tmp_path, GOOD.replace('Job("traffic")', f'Job("traffic", ha={policy})')))
+    mistake(caught, None, f"traffic.py:4: ValueError: {words}")
 
 
 def test_a_wrong_policy_in_a_file_says_where(tmp_path: Path) -> None:

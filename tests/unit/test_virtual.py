@@ -123,6 +123,16 @@ def test_simulate_takes_policies_from_a_roles_file_and_in_words(job: Path, tmp_p
     assert isinstance(found.exception, JobError) and "unknown unit 'nobody'" in str(found.exception)
 
 
+def test_simulate_does_not_guess_what_a_goal_will_become(tmp_path: Path) -> None:
+    path = tmp_path / "job.py"
+    path.write_text(
+        'import understudy as us\njob = us.Job("goal", ha=us.auto())\n'
+        'job.stage(job.source("a", us.sources.rate()), name="b")(lambda a: a)\n'
+    )
+    found = run("simulate", path, "--policy", "job", "--out", tmp_path / "sim")
+    assert isinstance(found.exception, JobError) and "us.auto" in str(found.exception)
+
+
 def test_simulate_refuses_a_cycle(tmp_path: Path) -> None:
     path = tmp_path / "job.py"
     path.write_text(

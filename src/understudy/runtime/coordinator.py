@@ -19,15 +19,16 @@ from typing import Any
 
 import pyarrow.flight as flight
 
-from understudy import roles
+from understudy import planning, roles
 from understudy.core import detection, failover, monitoring
-from understudy.core.failover import Failover, Plan, UnitPlan
+from understudy.core.failover import Failover, Plan, Turn, UnitPlan
 from understudy.core.monitoring import OWNER
-from understudy.core.policies import ActiveStandby, PassiveStandby, UpstreamBackup, none, spell
-from understudy.core.topology import Topology
+from understudy.core.operators import OperatorClass
+from understudy.core.policies import Auto, Policy, parse, spell
 from understudy.errors import HostsUnavailable, JobError, SetupError, StageFailed, UnderstudyError
 from understudy.job import Job, load
-from understudy.runtime import wire
+from understudy.planning import Measured
+from understudy.runtime import profile, wire
 
 UNLIMITED = 1 << 62
 
@@ -80,13 +81,16 @@ class Coordinator:
         if config.options.get("reference"):
             self.job.as_reference(Path(config.options["reference"]))
         self.topology = self.job.topology()
-        _require_supported(self.topology)
         self.journal = Journal(config.folder / "journal.json")
         self.events: list[dict[str, Any]] = []
         self.hosts: dict[str, str] = {}
         self.pids: dict[str, int] = {}
         self.processes: dict[str, str] = {}
         """Host -> which process of it this is. A plan is for one process: another would have to begin anew."""
+        self.policies: dict[str, str] = {}
+        """Unit -> what was chosen for it in the place of a goal."""
+        self.operators: dict[str, OperatorClass] = {}
+        """Stage -> what kind of operator it is, known after ``check``."""
         self.failure: UnderstudyError | None = None
         self.go: int = 0
         """How many epochs sources may cut: none until every stage runs, then ``UNLIMITED``; a drill opens with a few
@@ -114,7 +118,13 @@ class Coordinator:
         self._watching: set[str] = set()
         self._pool = ThreadPoolExecutor(max_workers=32, thread_name_prefix="coordinator")
         config.folder.mkdir(parents=True, exist_ok=True)
-        service = wire.Service(calls={"join": self._on_join, "report": self._on_report, "status": self._on_status})
+        service = wire.Service(calls={
+            "join": self._on_join,
+            "report": self._on_report,
+            "status": self._on_status,
+            "policy": self._on_policy,
+            "turn": self._on_turn,
+        })
         self.server = wire.Server(config.listen, config.token, service, config.tls)
         self.address = self.server.address
         address_file = config.folder / "coordinator.json"
@@ -138,6 +148,7 @@ class Coordinator:
                 break
         else:
             return False
+        self._use_policies(self._chosen_before(journal))
         with self.changed:
             self.failover.adopt(_plan(journal))
             self.hosts, self.pids, self.processes = journal["hosts"], journal["pids"], journal["processes"]
@@ -170,11 +181,50 @@ class Coordinator:
         """Let a host build every stage, so that a mistake in the job shows before anything runs."""
         with self.changed:
             self.check_hosts(self.hosts)
-            address = next(iter(self.hosts.values()))
-        reply = self._peer(address).call("check", timeout_s=120)
+        self.inspect()
+
+    def inspect(self) -> None:
+        """Find out what kind of operators the stages are, on any host."""
+        found = self._check({})
+        self.operators = {n: OperatorClass.from_dict(operators) for n, operators in found["operators"].items()}
+
+    def _check(self, header: dict[str, Any]) -> dict[str, Any]:
+        with self.changed:
+            address = next(self.hosts[host] for host in self.failover.alive)
+        reply = self._peer(address).call("check", header, timeout_s=120)
         if reply.refused:
             kind = SetupError if reply.header.get("exit_code") == 3 else JobError
             raise kind(reply.header["text"])
+        return reply.header
+
+    def resolve(self) -> None:
+        """Put policies in the place of goals (``us.auto``): those that the stopped job ran under, else chosen now. Call
+        after ``check``, before ``begin``."""
+        self._use_policies(self._chosen_before(self.journal.read() or {}))
+        if not planning.goals(self.topology):
+            return
+        measured = Measured.read(self.config.folder / profile.FILE)
+        chosen = planning.choices(self.job, self.topology, self.operators, measured)
+        self._use_policies({**self.policies, **{unit: spell(c.policy) for unit, c in chosen.items()}})
+        for unit, choice in chosen.items():
+            self.say("chosen", f"{unit}: {choice.why[0]}", unit=unit)
+
+    def _chosen_before(self, journal: dict[str, Any]) -> dict[str, str]:
+        """For units that still have a goal, and stages that still allow it: the user may have changed either."""
+        kept = {}
+        for unit in planning.goals(self.topology):
+            policy = journal.get("policies", {}).get(unit.name)
+            found = [self.operators[s] for s in unit.stages if s in self.operators]
+            if policy and not (parse(policy).recovery == "replay" and any(f.refusal for f in found)):
+                kept[unit.name] = policy
+        return kept
+
+    def _use_policies(self, chosen: dict[str, str]) -> None:
+        if chosen:
+            self.policies = chosen
+            self.job.resolve({unit: parse(policy) for unit, policy in chosen.items()})
+            self.topology = self.job.topology()
+            self.failover.define(self.topology)
 
     def begin(self) -> None:
         """Place all units: anew, or where a stopped job left its checkpoints."""
@@ -317,6 +367,7 @@ class Coordinator:
             "file": file.name,
             "directory": str(file.parent.resolve()),
             "heartbeat": [self.config.heartbeat_s, self.config.heartbeat_misses],
+            "policies": self.policies,
             **self.config.options,
         }
         reply = peer.call("job", header, file.read_bytes(), timeout_s=20)
@@ -399,6 +450,7 @@ class Coordinator:
             "hosts": dict(self.hosts),
             "processes": dict(self.processes),
             "go": self.go,
+            "policies": self.policies,
             "units": {name: asdict(unit) for name, unit in plan.units.items()},
         }
         for host in self.failover.alive:
@@ -421,6 +473,7 @@ class Coordinator:
                 "pids": self.pids,
                 "processes": self.processes,
                 "state": state,
+                "policies": self.policies,
                 "ident": self._ident,
                 "address": self.address,
             }
@@ -439,6 +492,8 @@ class Coordinator:
             elif kind == "standby-unusable":
                 about = (unit, generation, header["standby"], header["since"])
                 self._handle(failover.StandbyUnusable(*about, header["cause"]))
+            elif kind == "turned":
+                self._handle(failover.Turned(unit, generation, header["serial"]))
             elif kind == "threw":
                 self._handle(failover.StageThrew(unit, generation, stage, header["epoch"], header["cause"]))
             elif kind == "resumed":
@@ -477,12 +532,17 @@ class Coordinator:
         inner = [s for s, shape in self.topology.stages.items() if shape.inputs]
         plan = self.failover.plan.units
         if not self.go and all(self.started.get(s) == plan[self.topology.unit_of[s]].generation for s in inner):
-            self.go = int(self.config.options.get("opening_epochs", UNLIMITED))
+            self.go = UNLIMITED if self._arms_late() else int(self.config.options.get("opening_epochs", UNLIMITED))
             self.say("go", "every stage runs; sources are let go")
             self._publish(self.failover.plan)
         if 0 < self.go < UNLIMITED and self._all_armed():
             self.go = UNLIMITED
             self._publish(self.failover.plan)
+
+    def _arms_late(self) -> bool:
+        """What feeds a window that is rebuilt by replay is trimmed, and so checkpointed, only when windows close."""
+        replayed = (s for s, u in self.topology.unit_of.items() if self.topology.units[u].policy.recovery == "replay")
+        return any(found.window for s in replayed if (found := self.operators.get(s)))
 
     # -- telling ---------------------------------------------------------------------------------------------------
 
@@ -501,6 +561,44 @@ class Coordinator:
             if self.failure is None:
                 self.failure = error
             self.changed.notify_all()
+
+    def _on_policy(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
+        try:
+            text = self.switch(header["unit"], parse(header["policy"]))
+        except (UnderstudyError, ValueError) as error:
+            return {"refused": "policy", "text": str(error)}
+        return {"text": text, "turning": self.failover.plan.units[header["unit"]].turn is not None}
+
+    def _on_turn(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
+        """Wait a while for a unit's turn to be done."""
+        unit = header["unit"]
+        with self.changed:
+            self.changed.wait_for(lambda: self.failover.plan.units[unit].turn is None or self._closed, timeout=20)
+            turning = self.failover.plan.units[unit].turn is not None
+            policy = self.failover.topology.units[unit].policy
+        return {"text": f"{unit}: now under {policy.describe()}", "turning": turning}
+
+    def switch(self, unit: str, policy: Policy) -> str:
+        """Begin to change a unit's policy. Returns what was said about it; raises JobError where it cannot be."""
+        topology = self.failover.topology
+        if unit not in topology.units:
+            raise JobError(f"there is no unit {unit!r}; units are: {', '.join(topology.units)}")
+        if any(not topology.stages[stage].inputs for stage in topology.units[unit].stages):
+            raise JobError(f"unit {unit!r} has a source, and that is always a passive standby; choose another unit")
+        if isinstance(policy, Auto):
+            raise JobError("us.auto is a goal, and met when a job is started; `understudy plan` shows by which policy")
+        with self.changed:
+            alive = len(self.failover.alive)
+        if policy.backups >= alive:
+            raise JobError(
+                f"{policy.describe()} needs {policy.backups + 1} hosts and {alive} are there; "
+                f"start more with `understudy host`, or ask for at most {alive - 1} besides the primary"
+            )
+        self._check({"policies": {unit: spell(policy)}})
+        with self.changed:
+            before = len(self.events)
+            self._handle(failover.Switch(unit, policy))
+            return next(e["text"] for e in self.events[before:] if e.get("unit") == unit)
 
     def _raise_failure(self) -> None:
         if self.failure:
@@ -529,10 +627,17 @@ class Coordinator:
             hosts[host] |= detail
             self._spent[hosts[host]["address"]] = detail["bytes"]
         total = {c: sum(s[c] for s in (self.meter.snapshot(), *self._spent.values())) for c in wire.CATEGORIES}
-        return {"job": self.job.name, "go": self.go, "units": units, "hosts": hosts, "events": recent, "bytes": total}
+        return {
+            "job": self.job.name,
+            "go": self.go,
+            "units": units,
+            "hosts": hosts,
+            "events": recent,
+            "bytes": total,
+        }
 
     def _about(self, name: str, plan: UnitPlan) -> dict[str, Any]:
-        shape = self.topology.units[name]
+        shape = self.failover.topology.units[name]
         monitor = shape.monitor if shape.monitor not in (None, plan.primary) else OWNER
         return {"policy": spell(shape.policy), "monitor": monitor}
 
@@ -565,27 +670,14 @@ class Coordinator:
             return self._peers[address]
 
 
-def _require_supported(topology: Topology) -> None:
-    """Some policies exist in the simulator only; better to say so than to protect less than was asked for."""
-    for unit in topology.units.values():
-        every = getattr(unit.policy, "every", 1)
-        runs = [none, ActiveStandby(), UpstreamBackup()]
-        runs += [PassiveStandby(timing, every=every) for timing in ("sweeping", "individual")]
-        if len(unit.stages) == 1:
-            runs.append(PassiveStandby("synchronous", every=every))
-        if unit.policy not in runs:
-            raise JobError(
-                f"unit {unit.name!r} of {len(unit.stages)} stages: {unit.policy.describe()} does not run on Spark yet; "
-                "use us.PassiveStandby(...) with one standby, us.ActiveStandby(), us.UpstreamBackup() or us.none, or "
-                "try it with understudy simulate"
-            )
-
-
 def _plan(journal: dict[str, Any]) -> Plan:
     plan = journal["plan"]
-    lists = ("standbys", "ready", "since")
+
+    def tuples(some: dict[str, Any]) -> dict[str, Any]:
+        return {k: tuple(v) if isinstance(v, list) else v for k, v in some.items()}
+
     units = {
-        name: UnitPlan(**{k: tuple(v) if k in lists else v for k, v in unit.items()})
+        name: UnitPlan(**{**tuples(unit), "turn": unit["turn"] and Turn(**tuples(unit["turn"]))})
         for name, unit in plan["units"].items()
     }
     return Plan(serial=plan["serial"], units=units)

@@ -24,10 +24,10 @@ import psutil
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from understudy.core.policies import Policy, parse
 from understudy.errors import JobError, SetupError, UnderstudyError
 from understudy.job import Job, load
 from understudy.runtime import wire
-from understudy.runtime.active import ActiveStandbyStage
 from understudy.runtime.monitor import MonitorRole
 from understudy.runtime.payloads import Payloads
 from understudy.runtime.roles import STANDBYS, Roles
@@ -68,6 +68,8 @@ class Host:
         self.meter = wire.Meter()
         self.payloads = Payloads(self.folder / "queues", memory_bytes_max=config.queue_bytes)
         self.rows: Counter[str] = Counter()
+        self.published: Counter[str] = Counter()
+        """Rows and bytes of every stream that were produced here."""
         self.cores = os.cpu_count() or 1
         self.job: Job = Job("none-yet")
         self.plan: dict[str, Any] = {}
@@ -78,6 +80,7 @@ class Host:
         self.processes: dict[str, str] = {}
         self.replay: dict[str, list[Any]] = {}
         self.options: dict[str, Any] = {}
+        self._chosen: dict[str, str] = {}
         self.stages: dict[str, Any] = {}
         self._peers: dict[str, wire.Peer] = {}
         self._plans: Plans | None = None
@@ -277,18 +280,38 @@ class Host:
         if header.get("reference"):
             job.as_reference(Path(header["reference"]))
         with self.changed:
-            self.job, self.topology = job, job.topology()
+            self.job = job
+            self._defined = self.topology = job.topology()
+            self._chosen = {}
             self.options = header
             self.replay = header.get("replay") or {}
             self._plans = None
             self.rows.clear()
+            self.published.clear()
+            self._use_policies(header.get("policies") or {})
         return {}
 
+    def _use_policies(self, chosen: dict[str, str]) -> None:
+        """What was chosen for units with a goal. Plans carry it too: a host may have been sent the job before."""
+        if chosen != self._chosen:
+            self._chosen = chosen
+            self.job.resolve(_policies(chosen))
+            self._defined = self.topology = self.job.topology()
+
     def _on_check(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
-        """Build every stage once, so that mistakes show before anything runs."""
+        """Build every stage once, so that mistakes show before anything runs. With ``policies``, as if units were under
+        these."""
         try:
             plans = self.wait_for_plans()
-            return {"schemas": {name: plans.schema(name).simpleString() for name in self.job.stages}}
+            schemas = {name: plans.schema(name).simpleString() for name in self.job.stages}
+            for unit in self.topology.under(_policies(header.get("policies") or {})).units.values():
+                for stage in unit.stages if unit.policy.recovery == "replay" else ():
+                    plans.require_replayable(stage)
+            found = {name: plans.operators(name) for name in self.job.stages}
+            return {
+                "schemas": schemas,
+                "operators": {name: operators.to_dict() for name, operators in found.items() if operators},
+            }
         except UnderstudyError as error:
             return {"refused": "job", "text": str(error), "exit_code": error.exit_code}
 
@@ -298,7 +321,10 @@ class Host:
         with self.changed:
             if header["serial"] < self.serial:
                 return {"refused": "stale"}
+            self._use_policies(header["policies"])
             self.serial, self.plan, self.hosts = header["serial"], header["units"], header["hosts"]
+            changed = {name: unit["policy"] for name, unit in self.plan.items() if unit["policy"]}
+            self.topology = self._defined.under(_policies(changed))
             self.processes = header["processes"]
             self.go = max(self.go, header["go"])
             self.changed.notify_all()
@@ -312,6 +338,14 @@ class Host:
         unit = self.plan.get(self.topology.unit_of[stream])
         return None if unit is None else unit["primary"]
 
+    def producers(self, stream: str) -> tuple[str, ...]:
+        """Whom to ask for a stream: its primary first; under eager delivery every copy that is ready too."""
+        unit = self.topology.unit_of[stream]
+        plan = self.plan.get(unit)
+        if plan is None or plan["primary"] is None:
+            return ()
+        return (plan["primary"], *(plan["ready"] if self.topology.units[unit].policy.eager else ()))
+
     def peer(self, host: str) -> wire.Peer:
         with self.changed:
             address = self.hosts[host]
@@ -320,7 +354,11 @@ class Host:
             return self._peers[address]
 
     def stream(self, name: str) -> Stream | None:
-        return getattr(self.stages.get(name), "output", None)
+        """The producing end of a stream that is sent from here."""
+        mine = self.stages.get(name)
+        if isinstance(mine, STANDBYS) and self.topology.units[mine.unit].policy.eager:
+            mine = mine.copy
+        return getattr(mine, "output", None)
 
     def sink(self, name: str) -> AnySink:
         sink = next(s.sinks[name] for s in self.job.stages.values() if name in s.sinks)
@@ -329,10 +367,16 @@ class Host:
             return FolderSink(str(Path(root, name)), "parquet")
         return sink
 
+    def running(self, stage: str) -> RunningStage | None:
+        """What runs a stage's query here: a primary, or the copy of a standby that runs."""
+        mine = self.stages.get(stage)
+        found = mine if isinstance(mine, RunningStage) else getattr(mine, "copy", None)
+        return found
+
     def publish(self, stage: str, frame: Any, batch: int) -> None:
-        primary = self.stages.get(stage)
-        if isinstance(primary, RunningStage):
-            primary.publish(frame, batch)
+        running = self.running(stage)
+        if running is not None:
+            running.publish(frame, batch)
 
     # -- calls from other hosts ------------------------------------------------------------------------------------
 
@@ -445,10 +489,7 @@ class Host:
         """Whoever answers a reader: the running stage or a rehearsal; None when it is over."""
         if header["session"] != RUN:
             return self.rehearsals.get(header["session"])
-        stage = self.stages.get(header["stage"])
-        if isinstance(stage, ActiveStandbyStage):
-            stage = stage.copy
-        return stage if isinstance(stage, RunningStage) else None
+        return self.running(header["stage"])
 
     def _on_initial(self, header: dict[str, Any], body: bytes) -> Any:
         stage = self._spark_call(header)
@@ -484,10 +525,17 @@ class Host:
     def _on_status(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
         with self.changed:
             stages = {name: stage.status() for name, stage in self.stages.items()}
+            keepers = {k.unit: k for stage in self.stages.values() for k in getattr(stage, "keepers", ())}
+            checkpoints = {unit: dict(keeper.spent) for unit, keeper in keepers.items()}
+            running = {name: stage for name, stage in self.stages.items() if isinstance(stage, RunningStage)}
+        for name, stage in running.items():
+            stages[name] |= stage.measured()
         return {
             "stages": stages,
+            "checkpoints": checkpoints,
             "bytes": self.meter.snapshot(),
             "rows": dict(self.rows),
+            "published": dict(self.published),
             "spark": self._spark is not None,
             "queues": {
                 "memory": self.payloads.memory_bytes,
@@ -504,13 +552,17 @@ class Host:
         self.monitor.forget()
         with self.changed:
             self.plan, self.serial, self.go, self.draining = {}, -1, 0, False
-            self.options, self.replay, self._plans = {}, {}, None
+            self.options, self.replay, self._plans, self._chosen = {}, {}, None, {}
         shutil.rmtree(self.folder / "stages", ignore_errors=True)
         return {}
 
     def _on_exit(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
         threading.Timer(0.1, self._end, args=(0,)).start()
         return {}
+
+
+def _policies(spelled: dict[str, str]) -> dict[str, Policy]:
+    return {unit: parse(text) for unit, text in spelled.items()}
 
 
 def tree_memory(process: psutil.Process) -> int:

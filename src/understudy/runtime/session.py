@@ -12,6 +12,7 @@ from typing import Any, Self
 from understudy.errors import JobError
 from understudy.runtime.cluster import LocalHosts, Reviver, token_of
 from understudy.runtime.coordinator import Coordinator, CoordinatorConfig
+from understudy.runtime.profile import Profiler
 from understudy.runtime.wire import Tls
 from understudy.sinks import FolderSink
 
@@ -37,6 +38,7 @@ class Run:
                 else:
                     path.unlink(missing_ok=True)
         self.coordinator = Coordinator(config, on_event)
+        self._profiler = Profiler(config.folder, self.coordinator.status)
         self._sinks_ready(fresh)
 
     def _sinks_ready(self, fresh: bool) -> None:
@@ -62,11 +64,14 @@ class Run:
         """Adopt the running job, or wait for hosts and begin (or resume) it."""
         if self.coordinator.adopt():
             self._adopted()
+            self._profiler.start()
             return
         self._start_hosts()
         self.coordinator.wait_for_hosts(self.count)
         self.coordinator.check()
+        self.coordinator.resolve()
         self.coordinator.begin()
+        self._profiler.start()
 
     def _start_hosts(self) -> None:
         self.coordinator.say("listening", f"waiting for {self.count} hosts at {self.coordinator.address}")
@@ -80,6 +85,7 @@ class Run:
 
     def stop(self, *, drain: bool = True) -> bool:
         """End the job. With ``drain``, let epochs in flight finish and take a last checkpoint first."""
+        self._profiler.end()
         clean = self.coordinator.drain() if drain else False
         self.coordinator.close()
         return clean

@@ -39,6 +39,7 @@ POLICIES: dict[str, Policy] = {
     "active-2": ActiveStandby(copies=3),
     "upstream": UpstreamBackup(),
     "upstream-2": UpstreamBackup(k=2),
+    "upstream-paced": UpstreamBackup(ack_every=EVERY_S),
     "hybrid": Hybrid(every=EVERY_S),
     "none": none,
 }

@@ -4,7 +4,12 @@ Each file holds the policy (plain data) and its protection (a pure machine); ``b
 over after a crash is decided in ``core/failover.py`` from the policy's traits.
 """
 
+from __future__ import annotations
+
+from typing import Literal
+
 from understudy.core.policies.active import ActiveStandby
+from understudy.core.policies.auto import Auto
 from understudy.core.policies.base import Policy, Protection, StageRole
 from understudy.core.policies.hybrid import Hybrid
 from understudy.core.policies.none import NoProtection
@@ -14,8 +19,17 @@ from understudy.core.policies.upstream import UpstreamBackup
 
 none = NoProtection()
 
+
+def auto(
+    *, recovery_time: str | float = "2s", loss: Literal["none", "some"] = "none", overhead: float | None = None
+) -> Auto:
+    """The cheapest policy that meets this goal; see ``Auto``. ``understudy plan`` shows which, and why."""
+    return Auto(recovery_time, loss, overhead)
+
+
 __all__ = [
     "ActiveStandby",
+    "Auto",
     "Hybrid",
     "NoProtection",
     "PassiveStandby",
@@ -23,6 +37,7 @@ __all__ = [
     "Protection",
     "StageRole",
     "UpstreamBackup",
+    "auto",
     "none",
     "parse",
     "spell",
