@@ -63,6 +63,9 @@ class _Stage:
     def __init__(self, role: StageRole, k: int) -> None:
         self.name, self.inputs = role.name, role.inputs
         self.near: tuple[str, ...] = ()
+        self.levels: tuple[int, ...] = tuple(range(k))
+        """Those that are passed on: FINAL only to inputs that are near. What came from elsewhere was done with when
+        level K was reached."""
         self.indicators = Indicators(role.inputs)
         self.committed = role.start
         self.bounds = {level: role.start for level in (*range(k), FINAL)}
@@ -89,7 +92,7 @@ class Replayable:
             stage.committed = event.epoch
             stage.indicators.append(event.epoch, event.needs or {})
             effects: list[Effect] = []
-            for level in stage.bounds:
+            for level in stage.levels:
                 effects += self._pass_on(stage, level)
             return effects
         if isinstance(event, Acked):
@@ -97,19 +100,19 @@ class Replayable:
             if event.epoch <= stage.bounds.get(event.level, event.epoch):
                 return []
             stage.bounds[event.level] = event.epoch
-            effects = self._pass_on(stage, event.level)
+            effects = self._pass_on(stage, event.level) if event.level in stage.levels else []
             stage.indicators.forget(min(stage.bounds.values()))
             return effects
         if isinstance(event, Placed):
-            self.stages[event.stage].near = event.near
+            stage = self.stages[event.stage]
+            stage.near = event.near
+            stage.levels = (*range(self.k), FINAL) if event.near else tuple(range(self.k))
         return []
 
     def _pass_on(self, stage: _Stage, level: int) -> list[Effect]:
         """What consumers have and this copy has processed: the state after that is what must be rebuilt."""
-        effects: list[Effect] = []
-        if level == FINAL and not stage.near:
-            return effects  # what came from elsewhere was done with when level K was reached
         epoch = min(stage.bounds[level], stage.committed)
+        effects: list[Effect] = []
         for name in stage.inputs:
             if name in stage.near:
                 up = level
