@@ -50,8 +50,8 @@ class Indicators:
     def forget(self, number: int) -> None:
         """Nobody will ask about elements before ``number``; what is needed to answer about it is kept."""
         for name, numbers in self._numbers.items():
-            place = bisect_right(numbers, number) - 1
-            if place > 0:
+            if len(numbers) > 1 and numbers[1] <= number:
+                place = bisect_right(numbers, number) - 1
                 del numbers[:place]
                 del self._causes[name][:place]
 

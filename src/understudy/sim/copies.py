@@ -111,10 +111,10 @@ class Copy:
 
     def ask(self, stream: str) -> None:
         epoch = self.received[stream] + 1
-        if self.stopped or epoch > self.done + 1 + PREFETCH_MAX:
-            return
         asked = self.asked.get(stream)
         if asked is not None and asked[0] == epoch:
+            return
+        if self.stopped or epoch > self.done + 1 + PREFETCH_MAX:
             return
         self.asked[stream] = (epoch, self.world.engine.now)
         self.unit.send_request(self, stream, epoch)

@@ -75,6 +75,9 @@ class _Stage:
     def __init__(self, role: StageRole, k: int) -> None:
         self.name, self.inputs = role.name, role.inputs
         self.near: tuple[str, ...] = ()
+        self.levels: tuple[int, ...] = tuple(range(k))
+        """Those that are passed on: FINAL only to inputs that are near. What came from elsewhere was done with when
+        level K was reached."""
         self.indicators = Indicators(role.inputs)
         self.committed = role.start
         self.bounds = {level: role.start for level in (*range(k), FINAL)}
@@ -123,7 +126,7 @@ class Replayable:
             stage.committed = event.epoch
             stage.indicators.append(event.epoch, event.needs or {})
             acks: list[AckUpstream] = []
-            for level in stage.bounds:
+            for level in stage.levels:
                 acks += self._pass_on(stage, level)
             return acks
         if isinstance(event, Acked):
@@ -131,19 +134,19 @@ class Replayable:
             if event.epoch <= stage.bounds.get(event.level, event.epoch):
                 return []
             stage.bounds[event.level] = event.epoch
-            acks = self._pass_on(stage, event.level)
+            acks = self._pass_on(stage, event.level) if event.level in stage.levels else []
             stage.indicators.forget(min(stage.bounds.values()))
             return acks
         if isinstance(event, Placed):
-            self.stages[event.stage].near = event.near
+            stage = self.stages[event.stage]
+            stage.near = event.near
+            stage.levels = (*range(self.k), FINAL) if event.near else tuple(range(self.k))
         return []
 
     def _pass_on(self, stage: _Stage, level: int) -> list[AckUpstream]:
         """What consumers have and this copy has processed: the state after that is what must be rebuilt."""
-        acks: list[AckUpstream] = []
-        if level == FINAL and not stage.near:
-            return acks  # what came from elsewhere was done with when level K was reached
         epoch = min(stage.bounds[level], stage.committed)
+        acks: list[AckUpstream] = []
         for name in stage.inputs:
             if name in stage.near:
                 up = level
