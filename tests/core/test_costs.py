@@ -10,8 +10,8 @@ from understudy.core.costs import ACK_BYTES, CHECKPOINT_BYTES, Profile, estimate
 from understudy.core.operators import Key, Operator, judge
 from understudy.core.policies import ActiveStandby, Hybrid, PassiveStandby, Policy, UpstreamBackup, none
 
-BUSY = Profile(epoch_s=0.5, rows_per_s=20_000, bytes_per_s=1e6, output_bytes_per_s=1e6, delta_bytes=50_000)
-"""A tenth of what comes in changes the state."""
+BUSY = Profile(epoch_s=0.5, rows_per_s=20_000, bytes_per_s=1e6, output_bytes_per_s=1e6, delta_bytes=100_000)
+"""For ten bytes that come in, one is sent of what changed in the state."""
 
 
 def test_upstream_backup_sends_an_id_per_interval() -> None:
@@ -77,11 +77,19 @@ def test_overhead_grows_linearly_with_k() -> None:
 
 def test_what_was_measured_here_is_about_what_is_estimated() -> None:
     """`make demo` and `make drills` on two cores: 0.5 to 0.9 s passive, 0.14 s active, 4 to 8 % of the bytes."""
-    demo = Profile(rows_per_s=3000, bytes_per_s=90_000, output_bytes_per_s=20_000, delta_bytes=1500, batch_s=0.2)
+    demo = Profile(rows_per_s=3000, bytes_per_s=90_000, output_bytes_per_s=20_000, delta_bytes=5000, batch_s=0.2)
     assert 0.5 < estimate(PassiveStandby(every="500ms"), demo).silence_s < 0.9
     assert 0.02 < estimate(PassiveStandby(every="500ms"), demo).ha_ratio < 0.1
     assert 0.1 < estimate(ActiveStandby(), demo).silence_s < 0.25
     assert estimate(none, demo).silence_s > 2
+
+
+def test_a_unit_that_is_slower_than_its_epochs_gets_larger_ones() -> None:
+    """It makes no more again than an interval's worth, and its CPU is no busier than busy."""
+    slow = replace(BUSY, batch_s=2.0)
+    assert estimate(PassiveStandby(every=10.0), slow).worst_s < 10 + 2 + 1
+    assert estimate(ActiveStandby(), slow).cpu_ratio == 1.0
+    assert estimate(PassiveStandby(), slow).ha_ratio < estimate(PassiveStandby(), BUSY).ha_ratio
 
 
 def test_full_recovery_takes_longer_the_busier_the_unit_is() -> None:

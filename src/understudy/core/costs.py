@@ -33,6 +33,8 @@ ENTRY_BYTES = 200.0
 """A source's entry on its way to the standby: which rows an epoch holds."""
 CAPTURE_CPU_S = 0.015
 """To name, hash, pack and send the files of a small checkpoint."""
+PACKED_SHARE = 0.5
+"""What packing leaves of changed state."""
 PACKED_BYTES_PER_S = 50e6
 """How fast a checkpoint's bytes are hashed and packed, on one core."""
 ACK_CPU_S = 0.001
@@ -77,6 +79,11 @@ class Profile:
         if self.epoch_s == 0 or self.batch_s == 0:
             raise ValueError("epoch_s and batch_s must be longer than nothing")
 
+    @property
+    def step_s(self) -> float:
+        """Between epochs as they come: a unit that takes longer than an epoch is given larger ones, not more."""
+        return max(self.epoch_s, self.batch_s)
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -109,7 +116,7 @@ def estimate(policy: Policy, profile: Profile, *, reach_s: float = 0.0) -> Estim
         worst_s=worst_s,
         full_recovery_s=silence_s + profile.batch_s + silence_s * load / (1 - load),
         ha_ratio=sent_per_s / max(1.0, profile.bytes_per_s),
-        cpu_ratio=cpu_per_s / (profile.batch_s / profile.epoch_s),
+        cpu_ratio=cpu_per_s / (profile.batch_s / profile.step_s),
     )
 
 
@@ -136,18 +143,18 @@ def reach_s(operators: list[OperatorClass]) -> float:
 def _silence_s(policy: Policy, profile: Profile, reach_s: float, share: float) -> float:
     """Detection, then K until the unit runs again, then Q epochs made again, then the first new one. ``share`` of an
     interval M has passed when it crashes."""
-    epoch_s, batch_s, detection_s = profile.epoch_s, profile.batch_s, profile.detection_s
+    step_s, batch_s, detection_s = profile.step_s, profile.batch_s, profile.detection_s
     if policy.recovery == "gap":
         return detection_s + COLD_QUERY_S + batch_s
     if isinstance(policy, UpstreamBackup):
-        again = (reach_s + share * _ack_every_s(policy, profile)) / epoch_s + IN_FLIGHT_EPOCHS
+        again = (reach_s + share * _ack_every_s(policy, profile)) / step_s + IN_FLIGHT_EPOCHS
         return detection_s + COLD_QUERY_S + (again + 1) * batch_s
     if isinstance(policy, ActiveStandby):
         return DELIVER_S if policy.eager else detection_s + PROMOTE_S + DELIVER_S
     if isinstance(policy, Hybrid):
         return detection_s + PROMOTE_S + DELIVER_S + batch_s
     assert isinstance(policy, PassiveStandby)
-    again = share * policy.every_s / epoch_s
+    again = share * policy.every_s / step_s
     return detection_s + PROMOTE_S + FIRST_BATCH_S + (again + 1) * batch_s
 
 
@@ -158,10 +165,10 @@ def _spent(policy: Policy, profile: Profile) -> tuple[float, float]:
         return ACK_BYTES * acks_per_s, ACK_CPU_S * acks_per_s
     if isinstance(policy, ActiveStandby):
         copied = profile.bytes_per_s + (2 * profile.output_bytes_per_s if policy.eager else 0.0)
-        sent_per_s = copied + 2 * ACK_BYTES / profile.epoch_s
-        return policy.backups * sent_per_s, policy.backups * profile.batch_s / profile.epoch_s
+        sent_per_s = copied + 2 * ACK_BYTES / profile.step_s
+        return policy.backups * sent_per_s, policy.backups * profile.batch_s / profile.step_s
     if isinstance(policy, PassiveStandby):
-        changed_per_s = profile.delta_bytes / profile.epoch_s
+        changed_per_s = PACKED_SHARE * profile.delta_bytes / profile.step_s
         if policy.checkpoint != "sweeping":
             changed_per_s += profile.output_bytes_per_s
         sent_per_s = changed_per_s + (CHECKPOINT_BYTES + ACK_BYTES) / policy.every_s
@@ -173,4 +180,4 @@ def _spent(policy: Policy, profile: Profile) -> tuple[float, float]:
 def _ack_every_s(policy: UpstreamBackup, profile: Profile) -> float:
     """With every epoch, or less often."""
     every_s = 0.0 if policy.ack_every is None else seconds(policy.ack_every, what="ack_every")
-    return max(profile.epoch_s, every_s)
+    return max(profile.step_s, every_s)

@@ -11,7 +11,9 @@ import shutil
 import threading
 import time
 import traceback
+from collections import deque
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 
     from understudy.runtime.host import Host
 
+BATCHES = 20
+"""How many batches tell how long one takes. The first ones of a query, still being compiled, must fall out of it."""
 PARTITION_ROWS = 50_000
 """Rows per Spark partition of an input epoch. Below, a second task costs more than it gains."""
 RUN = "run"
@@ -78,8 +82,8 @@ class RunningStage:
         self.error: str | None = None
         self._windows: Windows | None = None
         self._batch_at: float | None = None
-        self._batch_s: float | None = None
-        """When the batch under way was granted, and how long batches take, the newer ones counting more."""
+        self._batches_s: deque[float] = deque(maxlen=BATCHES)
+        """When the batch under way was granted, and how long the last ones took."""
         self.output = self._restored_output()
         self.inlets = {s: Inlet(self, s) for s in self.inputs}
         self._query = query
@@ -196,8 +200,7 @@ class RunningStage:
 
     def _batch_done(self, now: float) -> None:
         if self._batch_at is not None:
-            took_s = now - self._batch_at
-            self._batch_s = took_s if self._batch_s is None else self._batch_s + 0.2 * (took_s - self._batch_s)
+            self._batches_s.append(now - self._batch_at)
 
     def _may_run(self, epoch: int) -> bool:
         arrived = not self.paused and all(inlet.received >= epoch for inlet in self.inlets.values())
@@ -397,11 +400,14 @@ class RunningStage:
 
     def measured(self) -> dict[str, Any]:
         """What the stage takes and keeps. Looks at its files: not to be called with ``host.changed`` held."""
+        with self.host.changed:
+            batches_s = list(self._batches_s)
+        found: dict[str, Any] = {"batch_s": median(batches_s)} if len(batches_s) == BATCHES else {}
         try:
-            state_bytes, delta_bytes = sizes_of_version(self.state, self.committed - self.base)
-        except FileNotFoundError:  # Spark has cleaned up meanwhile
-            return {"batch_s": self._batch_s}
-        return {"batch_s": self._batch_s, "state_bytes": state_bytes, "delta_bytes": delta_bytes}
+            found["state_bytes"], found["delta_bytes"] = sizes_of_version(self.state, self.committed - self.base)
+        except FileNotFoundError:
+            pass  # Spark has cleaned up meanwhile
+        return found
 
     def status(self) -> dict[str, Any]:
         queue = self.output.queue
