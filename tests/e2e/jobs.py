@@ -106,7 +106,7 @@ EACH_ITS_OWN = (
     + """
 positions = job.source("positions", us.sources.rate(rows_per_second=2000, keys=50), host="h1", standbys=["h2"])
 
-@job.stage(positions, host="h2", standbys=["h4"], ha=us.ActiveStandby(delivery="eager"))
+@job.stage(positions, host="h2", standbys=["h1"], ha=us.ActiveStandby(delivery="eager"))
 def moving(positions):
     return positions.where("speed > 1")
 
