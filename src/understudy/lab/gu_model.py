@@ -145,8 +145,6 @@ class Host:
     def __init__(self, name: str) -> None:
         self.name = name
         self.alive = True
-        self.manager_free_at = 0.0
-        """The checkpoint manager does one thing after the other."""
 
 
 class Feed:
@@ -383,9 +381,9 @@ class Copy:
             self.world.engine.after(self.world.params.link_delay_s, self.unit.primary.note, event)
 
     def paused(self, pe: Pe) -> None:
-        """The PE has suspended itself, and says so with a call."""
+        """The PE was called to suspend itself, has done so, and says so with another call."""
         if isinstance(self.machines.get(pe.name), passive.Synchronous):
-            self.world.engine.after(self.world.params.call_s, self.note, base.Paused(pe.name))
+            self.world.engine.after(2 * self.world.params.call_s, self.note, base.Paused(pe.name))
 
     # -- orders
 
@@ -428,10 +426,8 @@ class Copy:
         synchronous = self.unit.method == "synchronous"
         if whole and not synchronous:
             pe.paused = True
-        start = max(now, self.host.manager_free_at)
-        calls = params.calls - 2 if synchronous else params.calls  # pause and paused were made one by one
-        stored = start + calls * params.call_s + elements * params.store_s + params.link_delay_s
-        self.host.manager_free_at = stored
+        calls = params.calls - 2 if synchronous else params.calls  # pause and paused were made before
+        stored = now + calls * params.call_s + elements * params.store_s + params.link_delay_s
         self.unit.bytes["checkpoint"] += round(elements * params.element_bytes)
         if self._round is not None:
             self._round = (self._round[0], self._round[1] + elements)
