@@ -1,5 +1,5 @@
-"""The commands that run in virtual time: ``fuzz``, ``simulate`` and ``lab``. They start no host and need no Java; only
-the laboratory's sweeps are Spark jobs."""
+"""The commands that run in virtual time: ``fuzz``, ``simulate`` and ``lab``. They start no host and need no Java, but
+for the laboratory: one of its sweeps is a Spark job, and one measures hosts beside the simulation."""
 
 from __future__ import annotations
 
@@ -223,3 +223,48 @@ def hwang(
     unexplained = [v["name"] for v in missed if not v.get("why")]
     if unexplained:
         raise DrillFailed(f"not within tolerance, and no reason known: {', '.join(unexplained)}")
+
+
+@lab.command()
+def gu(
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer points and shorter runs.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the simulated runs.")] = 1,
+    out: Annotated[Path, typer.Option(help="Folder for plots, page, results.jsonl and summary.json.")] = Path(
+        "out/lab/gu"
+    ),
+    simulated_only: Annotated[
+        bool, typer.Option("--simulated-only", help="Start no hosts: seconds instead of minutes, and no Java.")
+    ] = False,
+) -> None:
+    """Gu et al. 2009: Figures 2 to 8, simulated at the paper's parameters and measured on hosts of this machine."""
+    from understudy.lab import gu as study
+
+    if not simulated_only:
+        from understudy.runtime.spark import require_java
+
+        require_java()
+    with _bar() as bar:
+        tasks: dict[bool, Any] = {}
+
+        def progress(what: str, done: int, total: int) -> None:
+            simulated = what.startswith("simulated")
+            if simulated not in tasks:
+                tasks[simulated] = bar.add_task(what)
+            bar.update(tasks[simulated], description=what, completed=done, total=total)
+
+        found = study.run(out, quick=quick, seed=seed, hosts=not simulated_only, progress=progress)
+    table = Table(title="Gu et al. 2009, paper and ours", title_justify="left")
+    for head in ("shape", "found", "paper", "ours", "holds"):
+        table.add_column(head, justify="left" if head in ("shape", "found") else "right")
+    for value in found["summary"]:
+        mark = "yes" if value["within"] else "[red]no[/]"
+        table.add_row(value["name"], value["found"], f"{value['paper']:g}", f"{value['ours']:.4g}", mark)
+    console.print(table)
+    missed = [v for v in found["summary"] if not v["within"]]
+    for value in missed:
+        text = f"{value['name']}, {value['found']}: {value['why'] or 'not explained'}"
+        console.print(text, highlight=False, soft_wrap=True)
+    console.print(f"{found['runs']:,} results, {found['seconds']:.0f} s; {found['page']}", highlight=False)
+    unexplained = [f"{v['name']}, {v['found']}" for v in missed if not v["why"]]
+    if unexplained:
+        raise DrillFailed(f"not as in the paper, and no reason known: {'; '.join(unexplained)}")

@@ -250,8 +250,11 @@ def run(
     if hosts:
         from understudy.lab import gu_hosts
 
-        scaling = gu_hosts.SCALING
-        rows += gu_hosts.measure(out / "hosts", gu_hosts.QUICK if quick else gu_hosts.FULL, told)
+        measured, failures = gu_hosts.measure(out / "hosts", gu_hosts.QUICK if quick else gu_hosts.FULL, told)
+        rows += measured
+        scaling = dict(gu_hosts.SCALING)
+        if failures:
+            scaling["Not measured"] = "; ".join(failures)
     return {**write(out, rows, scaling), "runs": len(rows), "seconds": time.monotonic() - begin}
 
 

@@ -35,9 +35,9 @@ _CAPTIONS = {
     "figure-4": "Figure 4. Time that one checkpoint takes against the data rate.",
     "figure-5": "Figure 5. Bytes that the second subjob sends, by configuration, against the data rate.",
     "figure-6": (
-        "Figure 6. Sequence number received downstream of the second subjob, whose machine stops at 0. The simulated "
-        "curves of active standby (AS) run through the failure; those of passive standby (PS) are flat until the "
-        "standby has taken over."
+        "Figure 6. Sequence number received downstream of the second subjob, whose machine stops at 0. Under active "
+        "standby (AS) the curve runs through the failure; under passive standby (PS) it is flat until the standby has "
+        "taken over, and then catches up."
     ),
     "figure-7": "Figure 7. Recovery under passive standby, by what the time goes to, against the heartbeat interval.",
     "figure-8": "Figure 8. Recovery under passive standby, by what the time goes to, against the checkpoint interval.",
@@ -84,7 +84,12 @@ def _legend(figure: Figure, names: Sequence[str], *, protocols: bool = True) -> 
         dashed: dict[str, Any] = {"ls": (0, (4, 2)), "marker": "o", "mfc": "white", "lw": 1.5, "ms": 5.5}
         handles.append(Line2D([], [], color=_MUTED, label="the paper's protocol", **dashed))
         handles.append(Line2D([], [], color=_MUTED, marker="o", ms=5.5, lw=1.5, label="Understudy's"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, labelcolor=_INK)
+    _place(figure, handles)
+
+
+def _place(figure: Figure, handles: list[Any]) -> None:
+    columns = len(handles) if figure.get_figwidth() > 8 else 3
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, labelcolor=_INK)
 
 
 def _xlabel(axes: Axes, at: Means, figure: str, how: str, xs: str, unit: str) -> None:
@@ -112,29 +117,26 @@ def _lines(
     return drawing
 
 
+_BEFORE_S = {"understudy": 0.5, "measured": 10.0}
+"""How much of Figure 6 lies before the failure."""
+
+
 def _figure_6(rows: Sequence[Row]) -> Figure:
     rows = [row for row in rows if row["figure"] == "6"]
     figure, axes = _panels(any(row["how"] == "measured" for row in rows))
-    for each, how in zip(axes, ("understudy", "measured")):
-        first: float | None = None
+    for each, (how, before_s) in zip(axes, _BEFORE_S.items()):
         for row in rows:
-            if row["how"] != how:
-                continue
-            trace = row["values"]["trace"]
-            begin = min(n for t, n in trace if t >= -row["values"]["total_s"])
-            points = [(t, n - begin) for t, n in trace if t >= -row["values"]["total_s"]]
-            first = points[0][0] if first is None else min(first, points[0][0])
-            x, y = zip(*points)
-            style: dict[str, Any] = {"marker": ".", "ms": 3} if how == "understudy" else {"marker": "o", "ms": 4}
-            each.plot(x, y, ls="-", lw=1.0, color=_COLOURS[row["series"]], **style)
+            if row["how"] == how:
+                seen = [(t, n) for t, n in row["values"]["trace"] if t >= -before_s]
+                x, y = zip(*[(t, (n - seen[0][1]) / 1000) for t, n in seen])
+                mark: dict[str, Any] = {"marker": ".", "ms": 3} if how == "understudy" else {"marker": "o", "ms": 4}
+                each.plot(x, y, ls="-", lw=1.0, color=_COLOURS[row["series"]], **mark)
         each.axvline(0, color=_MUTED, lw=1, ls=(0, (4, 2)))
         each.annotate(
             "failure", (0, 1), xycoords=("data", "axes fraction"), xytext=(4, -2), textcoords="offset points",
             color=_MUTED, va="top",
         )  # fmt: skip
-        if first is not None:
-            each.set_xlim(first, None)
-        _label(each, "seconds since the failure", "elements received, since the beginning of the plot")
+        _label(each, "seconds since the failure", "elements received (thousands)")
     _legend(figure, ("AS", "PS"), protocols=False)
     return figure
 
@@ -158,7 +160,7 @@ def _bars(at: Means, number: str, xs: str, units: tuple[str, str]) -> Figure:
         _label(each, f"{xs} ({unit})", "seconds")
     handles: list[Any] = [Patch(color=colour, label=part) for part, colour in _PARTS.items()]
     handles.append(Patch(color=_MUTED, alpha=0.45, label="pale: the paper's protocol"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, labelcolor=_INK)
+    _place(figure, handles)
     return figure
 
 
