@@ -5,7 +5,7 @@ ARGS ?=
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast drills bench-failover bench-throughput bench-simulator soak fuzz lab lint clean
+.PHONY: help setup demo test test-fast drills bench-failover bench-throughput bench-policies bench-simulator soak fuzz lab lint clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
@@ -30,6 +30,9 @@ bench-failover: setup ## kill to first new output, against a cold restart of pla
 
 bench-throughput: setup ## rows per second, against plain Spark and without protection
 	$(BIN)/python benchmarks/throughput.py $(ARGS)
+
+bench-policies: setup ## what each policy costs and saves, all on one job
+	$(BIN)/python benchmarks/policies.py $(ARGS)
 
 soak: setup ## ten minutes at full speed against a slow sink
 	$(BIN)/python benchmarks/soak.py $(ARGS)

@@ -17,7 +17,7 @@ JOBS = HERE / "jobs"
 console = Console()
 
 
-def save(name: str, result: dict[str, Any], out: Path) -> None:
+def save(name: str, result: dict[str, Any] | list[dict[str, Any]], out: Path) -> None:
     """Write ``out/NAME.json`` for scripts and append the run to ``out/history.jsonl``."""
     out.mkdir(parents=True, exist_ok=True)
     (out / f"{name}.json").write_text(json.dumps(result, indent=2))
@@ -28,7 +28,7 @@ def save(name: str, result: dict[str, Any], out: Path) -> None:
         "commit": commit.stdout.strip(),
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
         "kind": "measured",
-        **result,
+        **(result if isinstance(result, dict) else {"results": result}),
     }
     with open(out / "history.jsonl", "a") as file:
         file.write(json.dumps(line) + "\n")

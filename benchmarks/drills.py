@@ -20,8 +20,10 @@ from typing import Any
 import psutil
 from rich.console import Console
 
+import understudy as us
 from understudy.cli import FAST_START, interrupt_on_sigterm
 from understudy.drill import Drill, sentence
+from understudy.errors import HostsUnavailable
 from understudy.runtime.cluster import signal_tree
 from understudy.runtime.session import LocalRun
 
@@ -101,53 +103,100 @@ def coordinator_away(out: Path, name: str) -> dict[str, Any]:
     killed_at = signal_tree(psutil.Process(journal["pids"][victim]), signal.SIGKILL)
     time.sleep(2.0)
     with Drill(TRAFFIC, out, name=name, adopt=True) as drill:
-        drill.killed_at, drill.harmed = killed_at, [victim]
+        drill.legs[-1].killed_at, drill.legs[-1].harmed = killed_at, [victim]
         drill.coordinator.say("killed", f"{victim} killed while there was no coordinator", t=killed_at, host=victim)
         drill.wait_event("promoted", unit="speeds")
         drill.epochs(8)
         return drill.judge()
 
 
-def unprotected(out: Path, name: str) -> dict[str, Any]:
-    """Policy none: the job goes on, and the report says what was lost."""
-    return _kill(JOBS / "unprotected.py", out, name, "speeds", hosts=2, expected="gap")
+POLICIES = {
+    "sweeping": "us.PassiveStandby()",
+    "individual": "us.PassiveStandby('individual')",
+    "synchronous": "us.PassiveStandby('synchronous')",
+    "two-standbys": "us.PassiveStandby(standbys=2)",
+    "active-lazy": "us.ActiveStandby()",
+    "active-eager": "us.ActiveStandby(delivery='eager')",
+    "three-copies": "us.ActiveStandby(copies=3)",
+    "upstream": "us.UpstreamBackup()",
+    "upstream-k2": "us.UpstreamBackup(k=2)",
+    "hybrid": "us.Hybrid()",
+    "none": "us.none",
+}
+PAUSE_S = 5.0
 
 
-def _of_pair(out: Path, name: str, policy: str) -> dict[str, Any]:
-    """The same under the policy that the job reads from the environment."""
-    os.environ["PAIR_POLICY"] = policy
+def matrix(policy: str) -> Callable[[Path, str], list[dict[str, Any]]]:
+    """One policy under every harm, in one run: the primary paused and returned, its standby killed, the primary killed,
+    and both neighbours killed at once."""
+
+    def run(out: Path, name: str) -> list[dict[str, Any]]:
+        promised = eval(POLICIES[policy], {"us": us})
+        within = "precise" if promised.protected else "gap"
+        beyond = promised.recovery == "replay" and promised.tolerates == 1
+        hosts = 4 if promised.tolerates > 1 else 3
+        os.environ["MATRIX_POLICY"] = POLICIES[policy]
+        try:
+            with Drill(JOBS / "matrix.py", out, hosts=hosts, name=name, settings=FAST_START) as drill:
+                drill.settle()
+                if not beyond:  # first, while everybody is where the job says
+                    drill.leg(f"{policy}: both neighbours killed", expected=within)
+                    drill.signal("moving", "speeds")
+                    drill.epochs(8)
+                    drill.restart()
+                drill.leg(f"{policy}: paused and returned", expected=within)
+                _pause_and_return(drill, "speeds")
+                if promised.backups:
+                    drill.leg(f"{policy}: standby killed")
+                    drill.signal(str(drill.coordinator.failover.plan.units["speeds"].standby))
+                    drill.epochs(8)
+                    drill.restart()
+                drill.leg(f"{policy}: primary killed", expected=within)
+                drill.signal("speeds")
+                drill.epochs(8)
+                if beyond:
+                    drill.restart()
+                    return _too_many(drill, f"{policy}: both neighbours killed", promised.describe())
+                return drill.judge_legs()
+        finally:
+            del os.environ["MATRIX_POLICY"]
+
+    run.__doc__ = f"{POLICIES[policy]} under every harm."
+    return run
+
+
+def _pause_and_return(drill: Drill, stage: str) -> None:
+    drill.signal(stage, number=signal.SIGSTOP)
+    victim = drill.harmed[-1]
+    drill.coordinator.wait(PAUSE_S)
+    drill.signal(victim, number=signal.SIGCONT)
+    drill.harmed.remove(victim)  # it lives, and need not be started again
+    drill.epochs(8)
+    drill.restart()
+
+
+def _too_many(drill: Drill, name: str, policy: str) -> list[dict[str, Any]]:
+    """More hosts at once than were promised: the job must say so and stop, not go on with less."""
+    drill.leg(name, expected="stopped")
+    drill.signal("moving", "speeds")
     try:
-        return _kill(JOBS / "pair.py", out, name, "speeds", hosts=2)
-    finally:
-        del os.environ["PAIR_POLICY"]
+        drill.epochs(8)
+    except HostsUnavailable as error:
+        drill.legs.pop()
+        stopped = {"verdict": "stopped", "lost": 0, "repeated": 0, "disorder": [], "silence_s": None}
+        about = {"name": name, "policy": policy, "expected": "stopped", "text": str(error)}
+        return [*drill.judge_legs(), {**about, **stopped}]
+    return drill.judge_legs()
 
 
-def active_standby(out: Path, name: str) -> dict[str, Any]:
-    """Active standby: SIGKILL of the stateful stage's host."""
-    return _of_pair(out, name, "us.ActiveStandby()")
-
-
-def individual_checkpoints(out: Path, name: str) -> dict[str, Any]:
-    """Passive standby with individual checkpoints: SIGKILL of the stateful stage's host."""
-    return _of_pair(out, name, "us.PassiveStandby('individual')")
-
-
-def synchronous_checkpoints(out: Path, name: str) -> dict[str, Any]:
-    """Passive standby with synchronous checkpoints: SIGKILL of the stateful stage's host."""
-    return _of_pair(out, name, "us.PassiveStandby('synchronous')")
-
-
-DRILLS: dict[str, Callable[[Path, str], dict[str, Any]]] = {
+DRILLS: dict[str, Callable[[Path, str], dict[str, Any] | list[dict[str, Any]]]] = {
     "stateful-host": stateful_host,
     "middle-of-chain": middle_of_chain,
     "two-neighbours": two_neighbours,
     "standby-then-primary": standby_then_primary,
     "paused-primary": paused_primary,
     "coordinator-away": coordinator_away,
-    "active-standby": active_standby,
-    "individual-checkpoints": individual_checkpoints,
-    "synchronous-checkpoints": synchronous_checkpoints,
-    "unprotected": unprotected,
+    **{policy: matrix(policy) for policy in POLICIES},
 }
 
 
@@ -187,14 +236,20 @@ def main() -> int:
         console.print(f"[bold]{name}[/]: {DRILLS[name].__doc__}")
         with console.status("starting hosts, doing harm, replaying ..."):
             begin = time.monotonic()
-            result = DRILLS[name](arguments.out / "drills" / name, name)
-        results.append(result)
-        good = result["verdict"] == result["expected"] and not result["disorder"]
-        text = f"  {sentence(result)}  [{time.monotonic() - begin:.0f} s]"
-        console.print(text, style="green" if good else "bold red", highlight=False, markup=False)
+            found = DRILLS[name](arguments.out / "drills" / name, name)
+        for result in found if isinstance(found, list) else [found]:
+            results.append(result)
+            label = "" if result["name"] == name else result["name"] + ": "
+            text = f"  {label}{sentence(result)}"
+            console.print(text, style="green" if _good(result) else "bold red", highlight=False, markup=False)
+        console.print(f"  [{time.monotonic() - begin:.0f} s]", style="dim", markup=False)
         arguments.out.mkdir(exist_ok=True)
         (arguments.out / "drills.json").write_text(json.dumps(results, indent=2))
-    return 0 if all(r["verdict"] == r["expected"] and not r["disorder"] for r in results) else 1
+    return 0 if all(map(_good, results)) else 1
+
+
+def _good(result: dict[str, Any]) -> bool:
+    return result["verdict"] == result["expected"] and not result["disorder"]
 
 
 if __name__ == "__main__":

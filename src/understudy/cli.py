@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import traceback
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +17,7 @@ from rich.table import Table
 
 from understudy import __version__, virtual
 from understudy.durations import seconds
-from understudy.errors import DrillFailed, Refused, SetupError, UnderstudyError
+from understudy.errors import DrillFailed, JobError, Refused, SetupError, UnderstudyError
 
 app = typer.Typer(
     add_completion=False,
@@ -196,6 +197,52 @@ def host(
     )
 
 
+def _ask(folder: Path, token_file: Path | None, tls: Any, action: str, **header: Any) -> dict[str, Any]:
+    """Ask the coordinator of the job in ``folder``."""
+    import pyarrow.flight as flight
+
+    from understudy.runtime import wire
+    from understudy.runtime.cluster import coordinator_of, token_of
+
+    address = coordinator_of(folder)
+    if address is None:
+        raise SetupError(f"{folder}: no job has run there; pass --state")
+    token = token_of(folder) if token_file is None and (folder / "token").exists() else _token(token_file)
+    try:
+        reply = wire.Peer(address, token, tls=tls).call(action, header, timeout_s=150)
+    except flight.FlightUnauthenticatedError as error:
+        raise Refused(f"the coordinator at {address} refused: {error}") from None
+    except flight.FlightError:
+        raise SetupError(f"no coordinator answers at {address}; the job of {folder} is not running") from None
+    if reply.refused:
+        raise JobError(reply.header["text"])
+    return reply.header
+
+
+@app.command()
+def policy(
+    job: Annotated[str, typer.Argument(help="The job: its file, or its name.")],
+    unit: Annotated[str, typer.Argument(help="The unit, or a stage that is a unit of its own.")],
+    words: Annotated[list[str], typer.Argument(help="The policy, such as: active-standby delivery=eager")],
+    state: Annotated[Path | None, typer.Option(help="State folder of the job; default .understudy/JOB.")] = None,
+    wait: Annotated[bool, typer.Option(help="Return when the policy counts, not when the change has begun.")] = True,
+    token_file: TokenFile = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsCa = None,
+) -> None:
+    """Change how a unit of a running job is protected; nothing is lost or repeated."""
+    default = _default_state(Path(job)) if job.endswith(".py") else Path(".understudy") / job
+    folder, tls = state or default, _tls(tls_cert, tls_key, tls_ca)
+    begun = _ask(folder, token_file, tls, "policy", unit=unit, policy=" ".join(words))
+    console.print(begun["text"], markup=False, highlight=False)
+    with console.status("getting ready") if wait else nullcontext():
+        while wait and begun["turning"]:
+            begun = _ask(folder, token_file, tls, "turn", unit=unit)
+            if not begun["turning"]:
+                console.print(begun["text"], markup=False, highlight=False)
+
+
 @app.command()
 def status(
     state: Annotated[
@@ -208,31 +255,18 @@ def status(
     tls_ca: TlsCa = None,
 ) -> None:
     """Show a running job: hosts, units, epochs, bytes."""
-    import pyarrow.flight as flight
-
-    from understudy.runtime import wire
-    from understudy.runtime.cluster import coordinator_of, token_of
-
-    folder = state or _only_state()
-    address = coordinator_of(folder)
-    if address is None:
-        raise SetupError(f"{folder}: no job has run there; pass --state")
-    token = token_of(folder) if token_file is None and (folder / "token").exists() else _token(token_file)
-    try:
-        answer = wire.Peer(address, token, tls=_tls(tls_cert, tls_key, tls_ca)).call("status", timeout_s=15).header
-    except flight.FlightUnauthenticatedError as error:
-        raise Refused(f"the coordinator at {address} refused: {error}") from None
-    except flight.FlightError:
-        raise SetupError(f"no coordinator answers at {address}; the job of {folder} is not running") from None
+    answer = _ask(state or _only_state(), token_file, _tls(tls_cert, tls_key, tls_ca), "status")
     if as_json:
         print(json.dumps(answer, indent=2))
         return
     table = Table(title=f"job {answer['job']}", title_justify="left")
-    for column in ("unit", "generation", "runs on", "standby", "ready"):
+    for column in ("unit", "policy", "generation", "runs on", "standby", "ready"):
         table.add_column(column)
     for name, unit in answer["units"].items():
+        turn = f" -> {unit['turn']['policy']}" if unit.get("turn") else ""
         table.add_row(
             name,
+            unit["policy"] + turn,
             str(unit["generation"]),
             unit["primary"] or "waiting",
             ", ".join(unit["standbys"]) or "-",

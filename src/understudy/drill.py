@@ -11,7 +11,7 @@ import json
 import shutil
 import signal
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,17 @@ from understudy.verify.checkers import Written, check_sink
 HA_CATEGORIES = ("checkpoint", "ack", "heartbeat", "duplicate")
 SETTLE_EPOCHS = 8
 """Epochs seen before any harm is done: by then every query is warm and every standby has its checkpoint."""
+
+
+@dataclass
+class Leg:
+    """One harm of several in a run: what was done, when, and after which epoch."""
+
+    name: str
+    expected: str
+    after: int
+    killed_at: float | None = None
+    harmed: list[str] = field(default_factory=list)
 
 
 class Drill:
@@ -40,8 +51,16 @@ class Drill:
         self.recorded = (out / "recorded").resolve()
         options = {"sink_root": str((out / "run").resolve()), "record": str(self.recorded), "opening_epochs": 4}
         self.run = LocalRun(job_file, out / "state", hosts=hosts, fresh=not adopt, options=options, **settings)
-        self.killed_at: float | None = None
-        self.harmed: list[str] = []
+        self.legs = [Leg(name, "precise", -1)]
+        """The harms so far. Unless ``leg`` begins another, there is one."""
+
+    @property
+    def killed_at(self) -> float | None:
+        return self.legs[-1].killed_at
+
+    @property
+    def harmed(self) -> list[str]:
+        return self.legs[-1].harmed
 
     @property
     def coordinator(self) -> Coordinator:
@@ -84,10 +103,30 @@ class Drill:
         for host in hosts:
             at = self.run.hosts.signal(host, number)
             if number != signal.SIGCONT:
-                self.killed_at = at
+                self.legs[-1].killed_at = at
                 self.harmed.append(host)
             kind = {signal.SIGKILL: "killed", signal.SIGSTOP: "paused"}.get(number, "continued")
             self.coordinator.say(kind, f"{host} {kind} with {number.name}", host=host, t=at)
+
+    def leg(self, name: str, *, expected: str = "precise") -> None:
+        """What follows is another harm, to be judged by itself (``judge_legs``): epochs from here on are its own."""
+        leg = Leg(name, expected, self.newest())
+        if self.legs[-1].killed_at is None:
+            self.legs.pop()
+        self.legs.append(leg)
+
+    def restart(self) -> None:
+        """Start the hosts that this leg has killed again, and wait until all is as it was."""
+        for host in self.harmed:
+            self.run.hosts.start(host)
+        wait_for(lambda: self.coordinator.failure is not None or self._whole(), 120, "the return of the hosts")
+        self.coordinator.wait(0)
+        self.settle()
+
+    def _whole(self) -> bool:
+        plan, units = self.coordinator.failover.plan.units, self.coordinator.failover.topology.units
+        filled = all(len(plan[n].ready) >= u.policy.backups for n, u in units.items())
+        return filled and len(self.coordinator.failover.alive) >= len(self.coordinator.hosts)
 
     def wait_event(self, kind: str, timeout_s: float = 60.0, **about: str) -> None:
         """Until the coordinator has said ``kind`` after the last harm."""
@@ -116,7 +155,7 @@ class Drill:
         )
         events = list(self.coordinator.events)
         self.replay()
-        result = self._compare(status, events)
+        result = self._compare(status, events, self.legs[-1])
         result |= {"name": self.name, "expected": expected, "clean_stop": clean}
         (self.out / "result.json").write_text(json.dumps(result, indent=2))
         sink = self.out / "run" / self.sinks()[0]
@@ -128,6 +167,16 @@ class Drill:
             events=events,
         )
         return result
+
+    def judge_legs(self) -> list[dict[str, Any]]:
+        """As ``judge``, but one result per leg, each over the epochs from its harm to the next."""
+        status, events = self.coordinator.status(), list(self.coordinator.events)
+        whole = self.judge()
+        results = []
+        for leg, after in zip(self.legs, [*self.legs[1:], None], strict=True):
+            result = self._compare(status, events, leg, upto=None if after is None else after.after)
+            results.append({**result, "name": leg.name, "expected": leg.expected, "clean_stop": whole["clean_stop"]})
+        return results
 
     def entries(self) -> dict[str, list[Any]]:
         """What every source epoch of the run held, from the hosts' logs; the longest copy is the whole story."""
@@ -169,13 +218,19 @@ class Drill:
         wait_for(done, 30 + 2.0 * (last + 1), "the reference run")
         fresh.wait(0)
 
-    def _compare(self, status: dict[str, Any], events: list[dict[str, Any]]) -> dict[str, Any]:
-        upto = max(
-            (int(p.name.partition("=")[2]) for s in self.sinks() for p in (self.out / "run" / s).glob("epoch=*")),
-            default=-1,
-        )
+    def _compare(
+        self, status: dict[str, Any], events: list[dict[str, Any]], leg: Leg, *, upto: int | None = None
+    ) -> dict[str, Any]:
+        """Judge the epochs from a leg's harm through ``upto``; without it, through the newest. The first leg has also
+        what came before its harm."""
+        if upto is None:
+            upto = max(
+                (int(p.name.partition("=")[2]) for s in self.sinks() for p in (self.out / "run" / s).glob("epoch=*")),
+                default=-1,
+            )
+        since = 0 if leg is self.legs[0] else leg.after + 1
         found = [
-            compare.compare_sinks(self.out / "run" / sink, self.out / "reference" / sink, upto=upto)
+            compare.compare_sinks(self.out / "run" / sink, self.out / "reference" / sink, since=since, upto=upto)
             for sink in self.sinks()
         ]
         judged = compare.combine(found)
@@ -200,18 +255,21 @@ class Drill:
             "ha_ratio": round(spent / data, 4) if data else None,
             "host_memory_bytes_max": max(memory, default=None),
         }
-        if self.killed_at is not None:
-            result |= self._times(events)
+        if leg.killed_at is not None:
+            result |= self._times(events, leg, upto)
         return result
 
-    def _times(self, events: list[dict[str, Any]]) -> dict[str, Any]:
-        killed = self.killed_at or 0.0
-        after = [e for e in events if e["t"] >= killed - 0.001]
+    def _times(self, events: list[dict[str, Any]], leg: Leg, upto: int) -> dict[str, Any]:
+        killed = leg.killed_at or 0.0
+        later = [other.killed_at for other in self.legs if (other.killed_at or 0.0) > killed]
+        end = min(filter(None, later), default=float("inf"))
+        after = [e for e in events if killed - 0.001 <= e["t"] < end]
         detected = next((e["t"] for e in after if e["kind"] == "host-lost"), None)
         moved = {e["unit"] for e in after if e["kind"] in ("promoted", "restarted")}
         resumed = [e["t"] for e in after if e["kind"] == "running" and e.get("unit") in moved]
+        arrivals = compare.arrivals(self.out / "run" / self.sinks()[0])
         times = compare.recovery(
-            compare.arrivals(self.out / "run" / self.sinks()[0]),
+            [a for a in arrivals if (leg is self.legs[0] or a[1] > leg.after - SETTLE_EPOCHS) and a[1] <= upto],
             killed_at=killed,
             detected_at=detected,
             resumed_at=max(resumed, default=None),
@@ -221,7 +279,7 @@ class Drill:
             "killed_at": killed,
             "detected_at": detected,
             "resumed_at": max(resumed, default=None),
-            "hosts_harmed": self.harmed,
+            "hosts_harmed": leg.harmed,
             **times.to_dict(),
         }
 

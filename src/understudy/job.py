@@ -159,7 +159,9 @@ class Job:
         of it is a few bytes per epoch, and without them nothing downstream could be replayed."""
         s = self.stages[stage]
         chosen = s.ha or (self._units.get(s.unit) if s.unit else None) or self.ha
-        return PassiveStandby() if s.source is not None and type(chosen) is not PassiveStandby else chosen
+        if s.source is not None and type(chosen) is not PassiveStandby:
+            return PassiveStandby(standbys=max(1, chosen.tolerates))
+        return chosen
 
     def as_reference(self, recorded: Path) -> None:
         """Turn into the failure-free reference run of a drill: no protection, and sources that were recorded

@@ -1,8 +1,9 @@
 """Shared by the tests of failover: machines in a known state, and plans and effects written short.
 
 One unit "u" of one stage "s"; hosts A, B, C. A unit is written generation:primary/standbys; behind each standby the
-serial of the plan that made it one, and + when it is ready; then what the primary starts from, and whether a standby is
-rising. #n is the serial of the plan."""
+serial of the plan that made it one, and + when it is ready; then what the primary starts from, whether a standby is
+rising, a policy that was changed to, and behind => the one that it changes to with its standbys. #n is the serial of
+the plan."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from understudy.core.failover import (
     HostLost,
     Plan,
     Publish,
+    Standbys,
     StopJob,
     UnitPlan,
 )
@@ -80,11 +82,15 @@ def lost(host: str) -> HostLost:
 
 def shown(plan: Plan) -> str:
     unit = plan.units["u"]
-    standbys = "".join(
-        f"{s}{since}{'+' if s in unit.ready else ''}" for s, since in zip(unit.standbys, unit.since, strict=True)
-    )
-    where = f"{unit.generation}:{unit.primary or '-'}/{standbys or '-'}"
-    return f"#{plan.serial} {where} {unit.start}{' rising' if unit.rising else ''}"
+    where = f"{unit.generation}:{unit.primary or '-'}/{_standing(unit)}"
+    under = f" under {unit.policy}" if unit.policy else ""
+    turn = f" => {unit.turn.policy}/{_standing(unit.turn)}" if unit.turn else ""
+    return f"#{plan.serial} {where} {unit.start}{' rising' if unit.rising else ''}{under}{turn}"
+
+
+def _standing(some: Standbys) -> str:
+    pairs = zip(some.standbys, some.since, strict=True)
+    return "".join(f"{s}{since}{'+' if s in some.ready else ''}" for s, since in pairs) or "-"
 
 
 def render(effects: list[Effect]) -> str:

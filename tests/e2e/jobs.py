@@ -100,3 +100,29 @@ job.sink(all_of_them, us.sinks.json_lines({sink!r}))
 job.sink(even, us.sinks.parquet({other!r}), name="even-copy")
 """
 )
+
+EACH_ITS_OWN = (
+    HEAD
+    + """
+positions = job.source("positions", us.sources.rate(rows_per_second=2000, keys=50), host="h1", standby="h2")
+
+@job.stage(positions, host="h2", standby="h4", ha=us.ActiveStandby(delivery="eager"))
+def moving(positions):
+    return positions.where("speed > 1")
+
+@job.stage(moving, host="h3", standby="h4", ha=us.Hybrid())
+def speeds(moving):
+    return moving.groupBy("road").agg(F.avg("speed").alias("mean"), F.count("*").alias("cars"))
+
+with job.unit("pair", ha=us.PassiveStandby("synchronous", every="900ms", standbys=2)):
+    @job.stage(speeds, host="h4", standby="h1")
+    def counts(speeds):
+        return speeds.groupBy("cars").agg(F.count("*").alias("n"))
+
+    @job.stage(counts)
+    def many(counts):
+        return counts.where("n > 1")
+
+job.sink(many, us.sinks.parquet({sink!r}))
+"""
+)

@@ -143,9 +143,15 @@ def test_status_names_every_standby(tmp_path: Path) -> None:
     from understudy.runtime.wire import Server, Service
 
     units = {
-        "both": {"generation": 3, "primary": "h1", "standbys": ["h2", "h3"], "ready": ["h3"]},
-        "alone": {"generation": 1, "primary": None, "standbys": [], "ready": []},
-    }
+        "both": {
+            "generation": 3, "primary": "h1", "standbys": ["h2", "h3"], "ready": ["h3"],
+            "policy": "active-standby copies=3",
+        },
+        "alone": {
+            "generation": 1, "primary": None, "standbys": [], "ready": [], "policy": "none",
+            "turn": {"policy": "hybrid"},
+        },
+    }  # fmt: skip
     answer = {"job": "j", "units": units, "hosts": {"h1": {"alive": True}}, "bytes": {"data": 1234}}
     state = tmp_path / ".understudy" / "job"
     state.mkdir(parents=True)
@@ -159,7 +165,10 @@ def test_status_names_every_standby(tmp_path: Path) -> None:
         server.shutdown()
     assert result.returncode == 0, result
     rows = [[cell.strip() for cell in row.split("│")[1:-1]] for row in result.stdout.splitlines() if "│" in row]
-    assert rows[:2] == [["both", "3", "h1", "h2, h3", "h3"], ["alone", "1", "waiting", "-", "-"]]
+    assert rows[:2] == [
+        ["both", "active-standby copies=3", "3", "h1", "h2, h3", "h3"],
+        ["alone", "none -> hybrid", "1", "waiting", "-", "-"],
+    ]
     assert "bytes: data 1,234" in result.stdout
     assert json.loads(as_json.stdout) == answer
 

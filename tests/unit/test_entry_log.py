@@ -100,3 +100,15 @@ def test_a_tear_exactly_before_the_newline(tmp_path: Path) -> None:
     log.append([{"first": 11, "count": 1}])
     log.close()
     assert reopen(path) == [{"first": 0, "count": 5}, {"first": 10, "count": 1}, {"first": 11, "count": 1}]
+
+
+def test_what_was_never_published_is_forgotten(tmp_path: Path) -> None:
+    path = tmp_path / "entries.jsonl"
+    log = EntryLog(path)
+    log.append([{"n": 0}, {"n": 1}, {"n": 2}])
+    log.truncate(5)
+    assert len(log.entries) == 3
+    log.truncate(1)
+    log.append([{"n": "another 1"}])
+    log.close()
+    assert reopen(path) == log.entries == [{"n": 0}, {"n": "another 1"}]

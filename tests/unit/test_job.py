@@ -112,11 +112,11 @@ def test_a_source_is_a_passive_standby_whatever_the_job_says(chosen: Policy) -> 
     traffic = us.Job("traffic", ha=chosen)
     cars = traffic.source("cars", CARS)
     traffic.stage(cars, name="a")(identity)
-    assert traffic.policy("cars") == us.PassiveStandby()
+    assert traffic.policy("cars") == us.PassiveStandby(standbys=max(1, chosen.tolerates))
     assert traffic.policy("a") == chosen
     if chosen.protected:
         traffic.source("bikes", CARS, ha=chosen)
-        assert traffic.policy("bikes") == us.PassiveStandby()
+        assert traffic.policy("bikes") == us.PassiveStandby(standbys=chosen.tolerates)
 
 
 def test_a_source_keeps_a_passive_standby_of_its_own_making() -> None:

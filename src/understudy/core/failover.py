@@ -13,15 +13,66 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Self, TypeVar
 
+from understudy.core.policies import Policy
+from understudy.core.policies.spelling import parse, spell
 from understudy.core.topology import Topology, UnitShape
 
 TOGETHER = 1000
 """What sharing a host with a neighbour weighs against other work, for a unit that is rebuilt from its neighbours."""
 
 
+class Standbys:
+    """Who stands by: shared by a unit's plan and its turn."""
+
+    standbys: tuple[str, ...]
+    ready: tuple[str, ...]
+    since: tuple[int, ...]
+
+    def held_by(self, standbys: tuple[str, ...], since: tuple[int, ...], ready: tuple[str, ...]) -> Self:
+        raise NotImplementedError
+
+    def only(self, hosts: Collection[str]) -> Self:
+        """This with no standbys but those among ``hosts``."""
+        kept = [(s, since) for s, since in zip(self.standbys, self.since, strict=True) if s in hosts]
+        ready = tuple(s for s in self.ready if s in hosts)
+        return self.held_by(tuple(s for s, _ in kept), tuple(since for _, since in kept), ready)
+
+    def with_standby(self, host: str, since: int) -> Self:
+        return self.held_by((*self.standbys, host), (*self.since, since), self.ready)
+
+    def with_ready(self, host: str) -> Self:
+        ready = tuple(s for s in self.standbys if s in self.ready or s == host)
+        return self.held_by(self.standbys, self.since, ready)
+
+    def has(self, host: str, since: int) -> bool:
+        return (host, since) in zip(self.standbys, self.since, strict=True)
+
+    def heir(self, alive: Collection[str]) -> str | None:
+        """Who can take over."""
+        return next((s for s in self.standbys if s in self.ready and s in alive), None)
+
+
 @dataclass(frozen=True)
-class UnitPlan:
+class Turn(Standbys):
+    """A unit changes its policy. Until those who will protect it then are ready, what protects it now goes on, and its
+    primary acknowledges only what both allow: whoever takes over meanwhile finds what it needs."""
+
+    policy: str
+    """As ``policies.spell`` writes it."""
+    serial: int
+    """Of the plan that began it, or began it again after a takeover."""
+    standbys: tuple[str, ...] = ()
+    ready: tuple[str, ...] = ()
+    since: tuple[int, ...] = ()
+
+    def held_by(self, standbys: tuple[str, ...], since: tuple[int, ...], ready: tuple[str, ...]) -> Turn:
+        return replace(self, standbys=standbys, since=since, ready=ready)
+
+
+@dataclass(frozen=True)
+class UnitPlan(Standbys):
     """Where one unit runs. While a unit waits for a host to return, it goes on naming those that are gone."""
 
     generation: int = 0
@@ -38,25 +89,35 @@ class UnitPlan:
     name but begins anew, which this tells apart."""
     rising: bool = False
     """The primary is suspected: a ready standby runs meanwhile, without sending, so as to have caught up."""
+    policy: str | None = None
+    """What protects it, where that was changed while the job ran; else what the job says."""
+    turn: Turn | None = None
+
+    def held_by(self, standbys: tuple[str, ...], since: tuple[int, ...], ready: tuple[str, ...]) -> UnitPlan:
+        return replace(self, standbys=standbys, since=since, ready=ready)
 
     @property
     def standby(self) -> str | None:
         """The first standby: the one that takes over."""
         return self.standbys[0] if self.standbys else None
 
-    def without(self, host: str) -> UnitPlan:
-        """This plan with one standby less."""
-        return self.only([s for s in self.standbys if s != host])
+    @property
+    def all_standbys(self) -> tuple[str, ...]:
+        """Also those of the policy to come."""
+        return (*self.standbys, *(self.turn.standbys if self.turn else ()))
 
     def only(self, hosts: Collection[str]) -> UnitPlan:
-        """This plan with no standbys but those among ``hosts``."""
-        kept = [(s, since) for s, since in zip(self.standbys, self.since, strict=True) if s in hosts]
-        return replace(
-            self,
-            standbys=tuple(s for s, _ in kept),
-            since=tuple(since for _, since in kept),
-            ready=tuple(s for s in self.ready if s in hosts),
-        )
+        return replace(super().only(hosts), turn=self.turn and self.turn.only(hosts))
+
+    def without(self, host: str) -> UnitPlan:
+        """This plan with one standby less."""
+        return self.only([s for s in self.all_standbys if s != host])
+
+    def turned(self) -> UnitPlan:
+        """This plan when its turn is done."""
+        assert self.turn is not None
+        turn = self.turn
+        return replace(self.held_by(turn.standbys, turn.since, turn.ready), policy=turn.policy, rising=False, turn=None)
 
 
 @dataclass(frozen=True)
@@ -136,7 +197,35 @@ class Begin:
     clean: bool = False
 
 
-Event = HostJoined | HostLost | HostSuspected | HostCleared | StandbyReady | StandbyUnusable | StageThrew | Begin
+@dataclass(frozen=True)
+class Switch:
+    """The user wants a unit to be under another policy from now on."""
+
+    unit: str
+    policy: Policy
+
+
+@dataclass(frozen=True)
+class Turned:
+    """The primary reports that a policy without standbys can protect the unit: its producers keep what is needed."""
+
+    unit: str
+    generation: int
+    serial: int
+
+
+Event = (
+    HostJoined
+    | HostLost
+    | HostSuspected
+    | HostCleared
+    | StandbyReady
+    | StandbyUnusable
+    | StageThrew
+    | Begin
+    | Switch
+    | Turned
+)
 
 
 @dataclass(frozen=True)
@@ -166,11 +255,15 @@ class StopJob:
 Effect = Publish | Say | StopJob
 
 
+S = TypeVar("S", bound=Standbys)
+
+
 class Failover:
     """One job's placement. ``unit_generation`` never falls: restore it from the journal with ``adopt``."""
 
     def __init__(self, topology: Topology) -> None:
-        self.topology = topology
+        self.topology = self._defined = topology
+        """With the policies that count now; and as the job defines it."""
         self.plan = Plan()
         self.alive: dict[str, Mapping[str, int]] = {}
         self._unusable: set[tuple[str, str]] = set()
@@ -181,6 +274,7 @@ class Failover:
     def adopt(self, plan: Plan) -> None:
         """Go on from a journalled plan: of a running job after the coordinator's own crash, or of a stopped one."""
         self.plan = plan
+        self.topology = self.topology.under({n: parse(u.policy) for n, u in plan.units.items() if u.policy})
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         if isinstance(event, HostJoined):
@@ -193,6 +287,8 @@ class Failover:
             return self._rise(event.host, rising=False)
         if isinstance(event, Begin):
             return self._begin(event)
+        if isinstance(event, Switch):
+            return self._switch(event)
         unit = self.plan.units.get(event.unit)
         if unit is None or unit.generation != event.generation:
             return []  # news from a fenced generation
@@ -200,11 +296,14 @@ class Failover:
             return self._ready_standby(event, unit)
         if isinstance(event, StandbyUnusable):
             return self._unusable_standby(event, unit)
+        if isinstance(event, Turned):
+            return self._turned(event, unit)
         return self._stage_threw(event, unit)
 
     # -- events ---------------------------------------------------------------------------------------------------
 
     def _begin(self, event: Begin) -> list[Effect]:
+        self.topology = self._defined
         units: dict[str, UnitPlan] = {}
         for name, shape in self.topology.units.items():
             old = self.plan.units.get(name, UnitPlan())
@@ -242,7 +341,7 @@ class Failover:
             if unit.primary in self.alive and unit.primary != event.host:
                 continue
             empty = not event.returned and name not in event.holds
-            if not event.returned and event.host in unit.standbys and (empty or event.host not in unit.ready):
+            if not event.returned and event.host in unit.all_standbys and (empty or event.host not in unit.ready):
                 unit = changes[name] = unit.without(event.host)  # another process: no more than any other host
             if unit.primary == event.host:
                 if event.returned:  # nobody took over meanwhile: it simply goes on
@@ -255,7 +354,7 @@ class Failover:
                     changes[name] = replace(unit, primary=None)  # somebody who is away has what this one lost
                     continue
                 start = "held" if shape.policy.recovery == "standby" else _anew(shape)
-                changes[name] = UnitPlan(generation=unit.generation + 1, primary=event.host, start=start)
+                changes[name] = self._anew(unit, event.host, start)
                 says.append(Say("restored", f"{name}: goes on on {event.host}, which has returned", name, event.host))
             else:
                 successor, say = self._succeed(name, unit, changes)
@@ -280,7 +379,7 @@ class Failover:
                 if successor is not None:
                     changes[name] = successor
                 says.append(say)
-            elif event.host in unit.standbys and unit.primary in self.alive:
+            elif event.host in unit.all_standbys and unit.primary in self.alive:
                 changes[name] = unit.without(event.host)
         says += self._fill_standbys(changes)
         if not changes:
@@ -301,9 +400,12 @@ class Failover:
         return not rising or (bool(unit.ready) and self.topology.units[name].policy.rises)
 
     def _ready_standby(self, event: StandbyReady, unit: UnitPlan) -> list[Effect]:
-        if (event.host, event.since) not in zip(unit.standbys, unit.since, strict=True) or event.host in unit.ready:
+        if unit.turn is not None and unit.turn.has(event.host, event.since):
+            ready = replace(unit, turn=unit.turn.with_ready(event.host))
+        elif unit.has(event.host, event.since) and event.host not in unit.ready:
+            ready = unit.with_ready(event.host)
+        else:
             return []
-        ready = replace(unit, ready=tuple(s for s in unit.standbys if s in unit.ready or s == event.host))
         if unit.primary not in self.alive:  # the news overtook the loss of the primary
             successor, promoted = self._succeed(event.unit, ready, {})
             changes = {event.unit: successor or ready}
@@ -311,10 +413,49 @@ class Failover:
             return [*self._publish(changes), promoted, *says]
         text = f"{event.unit}: standby ready on {event.host}"
         say = Say("standby-ready", text, unit=event.unit, host=event.host)
-        return [*self._publish({event.unit: ready}), say]
+        changes = {event.unit: ready}
+        says = self._fill_standbys(changes)
+        return [*self._publish(changes), say, *says]
+
+    def _turned(self, event: Turned, unit: UnitPlan) -> list[Effect]:
+        if unit.turn is None or unit.turn.serial != event.serial or unit.primary not in self.alive:
+            return []
+        changes = {event.unit: self._finish_turn(event.unit, unit)}
+        return [*self._publish(changes), self._say_switched(event.unit)]
+
+    def _switch(self, event: Switch) -> list[Effect]:
+        unit, new = self.plan.units[event.unit], event.policy
+        now = self.topology.units[event.unit].policy
+        if unit.primary not in self.alive:
+            text = f"{event.unit}: cannot change its policy while it waits for a host; try again when it runs"
+            return [Say("not-switched", text, event.unit)]
+        if new == now:
+            changes = {event.unit: replace(unit, turn=None)}
+            return [*(self._publish(changes) if unit.turn else ()), self._say_switched(event.unit)]
+        turn = Turn(policy=spell(new), serial=self.plan.serial + 1)
+        if _alike(now, new):  # who stands by now can go on doing so
+            unit = unit.only([*unit.ready, *(s for s in unit.standbys if s not in unit.ready)][: new.backups])
+            turn = turn.held_by(unit.standbys, unit.since, unit.ready)
+        changes = {event.unit: replace(unit, turn=turn)}
+        if _alike(now, new) or not new.protected:
+            changes[event.unit] = self._finish_turn(event.unit, changes[event.unit])
+            says = [self._say_switched(event.unit), *self._fill_standbys(changes)]
+        else:
+            say = Say("switching", f"{event.unit}: changes from {now.describe()} to {new.describe()}", event.unit)
+            says = [say, *self._fill_standbys(changes)]
+        return [*self._publish(changes), *says]
+
+    def _finish_turn(self, name: str, unit: UnitPlan) -> UnitPlan:
+        done = unit.turned()
+        assert done.policy is not None
+        self.topology = self.topology.under({name: parse(done.policy)})
+        return done
+
+    def _say_switched(self, name: str) -> Say:
+        return Say("switched", f"{name}: now under {self.topology.units[name].policy.describe()}", name)
 
     def _unusable_standby(self, event: StandbyUnusable, unit: UnitPlan) -> list[Effect]:
-        if (event.host, event.since) not in zip(unit.standbys, unit.since, strict=True):
+        if not unit.has(event.host, event.since) and not (unit.turn and unit.turn.has(event.host, event.since)):
             return []
         self._unusable.add((event.unit, event.host))
         left = unit.without(event.host)
@@ -345,16 +486,18 @@ class Failover:
     def _succeed(self, name: str, unit: UnitPlan, changes: Mapping[str, UnitPlan]) -> tuple[UnitPlan | None, Say]:
         """The successor of a unit whose primary is gone; its generation fences everything the old one still does.
         None when nobody can take over: the unit then waits for whoever returns first."""
-        generation = unit.generation + 1
+        if unit.heir(self.alive) is None and unit.turn is not None and unit.turn.heir(self.alive) is not None:
+            unit = self._finish_turn(name, unit)  # both protect it, and only the one to come has somebody left
         shape = self.topology.units[name]
         hosts: list[str] = []
         if shape.policy.recovery == "standby":
-            heir = next((s for s in unit.standbys if s in unit.ready and s in self.alive), None)
+            heir = unit.heir(self.alive)
             if heir is not None:
                 # What the other standbys hold stays good: nothing was acknowledged that they would need.
-                rest = unit.without(heir).only(self.alive)
+                rest = replace(unit.without(heir).only(self.alive), turn=self._again(unit.turn))
                 say = Say("promoted", f"{name}: {heir} takes over", name, heir)
-                return replace(rest, generation=generation, primary=heir, start="held", rising=False), say
+                successor = replace(rest, generation=unit.generation + 1, primary=heir, start="held", rising=False)
+                return successor, say
             hosts = [h for h in (unit.primary, *unit.ready) if h]
         else:
             heir = self._choose(name, {**self.plan.units, **changes}, wish=None, avoid=())
@@ -364,16 +507,32 @@ class Failover:
                 else:
                     text = f"{name}: rebuilt on {heir} by replay"
                 say = Say("restarted", text, name, heir)
-                return UnitPlan(generation=generation, primary=heir, start=_anew(shape)), say
+                return self._anew(unit, heir, _anew(shape)), say
         wanted = " or ".join(hosts) or "any host"
         return None, Say("waiting", f"{name} WAITS: nobody can take it over; it goes on when {wanted} returns", name)
+
+    def _anew(self, unit: UnitPlan, host: str, start: str) -> UnitPlan:
+        """The unit's next generation, which begins on ``host`` and has nobody yet."""
+        return UnitPlan(
+            generation=unit.generation + 1, primary=host, start=start, policy=unit.policy, turn=self._again(unit.turn)
+        )
+
+    def _again(self, turn: Turn | None) -> Turn | None:
+        """A turn has to begin again with a new primary."""
+        return turn and Turn(policy=turn.policy, serial=self.plan.serial + 1)
 
     def _fill_standbys(self, changes: dict[str, UnitPlan]) -> list[Effect]:
         """Give every protected unit that lacks standbys new ones, where hosts are free to hold it."""
         says: list[Effect] = []
         for name, shape in self.topology.units.items():
             unit = changes.get(name, self.plan.units[name])
-            if unit.primary not in self.alive or len(unit.standbys) >= shape.policy.backups:
+            if unit.primary not in self.alive:
+                continue
+            if unit.turn is not None:
+                changes[name], more = self._advance_turn(name, {**self.plan.units, **changes}, unit)
+                says += more
+                unit, shape = changes[name], self.topology.units[name]
+            if unit.turn is not None or len(unit.standbys) >= shape.policy.backups:
                 continue
             filled = self._add_standbys(name, {**self.plan.units, **changes}, unit)
             for standby in filled.standbys[len(unit.standbys) :]:
@@ -386,13 +545,40 @@ class Failover:
 
     def _add_standbys(self, name: str, units: Mapping[str, UnitPlan], unit: UnitPlan) -> UnitPlan:
         """The unit with its standbys filled up to as many as its policy asks for and there are hosts."""
-        shape = self.topology.units[name]
-        while len(unit.standbys) < shape.policy.backups:
-            chosen = self._choose(name, units, wish=shape.standby, avoid=(unit.primary, *unit.standbys))
+        return self._fill(name, units, unit, self.topology.units[name].policy.backups, avoid=(unit.primary,))
+
+    def _fill(
+        self, name: str, units: Mapping[str, UnitPlan], some: S, count: int, *, avoid: tuple[str | None, ...]
+    ) -> S:
+        while len(some.standbys) < count:
+            wish = self.topology.units[name].standby
+            chosen = self._choose(name, units, wish=wish, avoid=(*avoid, *some.standbys))
             if chosen is None:
                 break
-            unit = replace(unit, standbys=(*unit.standbys, chosen), since=(*unit.since, self.plan.serial + 1))
-        return unit
+            some = some.with_standby(chosen, self.plan.serial + 1)
+        return some
+
+    def _advance_turn(
+        self, name: str, units: Mapping[str, UnitPlan], unit: UnitPlan
+    ) -> tuple[UnitPlan, list[Effect]]:
+        """Choose who will protect the unit under its next policy; when all of them are ready, that one counts."""
+        turn, says = unit.turn, list[Effect]()
+        assert turn is not None
+        count = parse(turn.policy).backups
+        if not count:
+            return unit, says  # the primary will report when its producers keep enough
+        turn = self._fill(name, units, turn, count, avoid=(unit.primary, *unit.standbys))
+        if not turn.standbys and unit.standbys:
+            # A host holds one thing for a unit, so that the old must make room.
+            unit = unit.held_by((), (), ())
+            turn = self._fill(name, units, turn, count, avoid=(unit.primary,))
+            text = f"{name} is UNPROTECTED while it changes its policy: there is no further host to prepare it on"
+            says.append(Say("unprotected", text, name))
+        unit = replace(unit, turn=turn)
+        if turn.standbys and turn.ready == turn.standbys:
+            unit = self._finish_turn(name, unit)
+            says.append(self._say_switched(name))
+        return unit, says
 
     def _say_unprotected(self, units: Mapping[str, UnitPlan]) -> list[Effect]:
         return [
@@ -442,6 +628,11 @@ class Failover:
         merged = {**self.plan.units, **changes}
         self.plan = Plan(serial=self.plan.serial + 1, units={name: merged[name] for name in order if name in merged})
         return [Publish(self.plan)]
+
+
+def _alike(now: Policy, new: Policy) -> bool:
+    """Standbys of the one can serve the other."""
+    return now.recovery == new.recovery == "standby" and now.standby_runs == new.standby_runs
 
 
 def _anew(shape: UnitShape) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from understudy.core.policies.base import Policy, StageRole
 
@@ -60,6 +60,11 @@ class Topology:
         ordered_units = sorted(units, key=lambda u: min(rank[s] for s in u.stages))
         return cls(stages=ordered, units={u.name: u for u in ordered_units}, unit_of=unit_of)
 
+    def under(self, policies: Mapping[str, Policy]) -> Topology:
+        """This topology with some units under other policies."""
+        changed = {name: replace(self.units[name], policy=policy) for name, policy in policies.items()}
+        return replace(self, units={**self.units, **changed})
+
     def consumers(self, stream: str) -> tuple[str, ...]:
         """Everything that reads ``stream``: stages by name, sinks as ``sink:NAME``; never twice."""
         stages = tuple(s.name for s in self.stages.values() if stream in s.inputs)
@@ -91,10 +96,10 @@ class Topology:
 
     def roles(self, unit: str, start: Mapping[str, int]) -> list[StageRole]:
         """The stages of a unit as its protection sees them, each at the epoch that ``start`` names."""
-        return [
-            StageRole(name, start[name], self.stages[name].inputs, self.is_last(name))
-            for name in self.units[unit].stages
-        ]
+        return [self.role(name, start[name]) for name in self.units[unit].stages]
+
+    def role(self, stage: str, start: int) -> StageRole:
+        return StageRole(stage, start, self.stages[stage].inputs, self.is_last(stage))
 
 
 def topological_order(inputs: Mapping[str, Iterable[str]]) -> list[str]:

@@ -57,11 +57,20 @@ class ActiveStandbyStage:
             state=own.state,
             start_epoch=manifest["epoch"],
             base=manifest["base"],
-            copy_since=self.since,
+            primary=False,
+            since=self.since,
         )
         self.copy.start()
 
-    def release(self) -> RunningStage | None:
+    def follow(self, generation: int) -> None:
+        """Another copy has become primary. It gives its state once more, as to any standby it does not know."""
+        with self.host.changed:
+            self.generation = generation
+            if self.copy is not None:
+                self.copy.generation = generation
+            self.host.changed.notify_all()
+
+    def take_copy(self) -> RunningStage | None:
         """Stop being a standby. Returns the running copy, which is the caller's to promote; None when there is none
         yet."""
         with self._lock:
@@ -72,11 +81,8 @@ class ActiveStandbyStage:
     def arm(self) -> wire.Reply | dict[str, Any]:
         return wire.refuse("stopped") if self.copy is None else self.copy.arm()
 
-    def set_standby(self, standby: str | None, since: int, *, ready: bool) -> None:
-        pass
-
     def stop(self) -> None:
-        copy = self.release()
+        copy = self.take_copy()
         if copy is not None:
             copy.stop()
 

@@ -20,9 +20,9 @@ from typing import Any
 import pyarrow.flight as flight
 
 from understudy.core import detection, failover
-from understudy.core.failover import Failover, Plan, UnitPlan
-from understudy.core.policies import ActiveStandby, PassiveStandby, UpstreamBackup, none
-from understudy.core.topology import Topology
+from understudy.core.failover import Failover, Plan, Turn, UnitPlan
+from understudy.core.policies import Policy
+from understudy.core.policies.spelling import parse, spell
 from understudy.errors import HostsUnavailable, JobError, SetupError, StageFailed, UnderstudyError
 from understudy.job import Job, load
 from understudy.runtime import wire
@@ -77,7 +77,6 @@ class Coordinator:
         if config.options.get("reference"):
             self.job.as_reference(Path(config.options["reference"]))
         self.topology = self.job.topology()
-        _require_supported(self.topology)
         self.journal = Journal(config.folder / "journal.json")
         self.events: list[dict[str, Any]] = []
         self.hosts: dict[str, str] = {}
@@ -110,7 +109,13 @@ class Coordinator:
         self._watching: set[str] = set()
         self._pool = ThreadPoolExecutor(max_workers=32, thread_name_prefix="coordinator")
         config.folder.mkdir(parents=True, exist_ok=True)
-        service = wire.Service(calls={"join": self._on_join, "report": self._on_report, "status": self._on_status})
+        service = wire.Service(calls={
+            "join": self._on_join,
+            "report": self._on_report,
+            "status": self._on_status,
+            "policy": self._on_policy,
+            "turn": self._on_turn,
+        })
         self.server = wire.Server(config.listen, config.token, service, config.tls)
         self.address = self.server.address
         address_file = config.folder / "coordinator.json"
@@ -169,8 +174,12 @@ class Coordinator:
         """Let a host build every stage, so that a mistake in the job shows before anything runs."""
         with self.changed:
             self.check_hosts(self.hosts)
-            address = next(iter(self.hosts.values()))
-        reply = self._peer(address).call("check", timeout_s=120)
+        self._check({})
+
+    def _check(self, header: dict[str, Any]) -> None:
+        with self.changed:
+            address = next(self.hosts[host] for host in self.failover.alive)
+        reply = self._peer(address).call("check", header, timeout_s=120)
         if reply.refused:
             kind = SetupError if reply.header.get("exit_code") == 3 else JobError
             raise kind(reply.header["text"])
@@ -412,6 +421,8 @@ class Coordinator:
             elif kind == "standby-unusable":
                 about = (unit, generation, header["standby"], header["since"])
                 self._handle(failover.StandbyUnusable(*about, header["cause"]))
+            elif kind == "turned":
+                self._handle(failover.Turned(unit, generation, header["serial"]))
             elif kind == "threw":
                 self._handle(failover.StageThrew(unit, generation, stage, header["epoch"], header["cause"]))
             elif kind == "resumed":
@@ -472,6 +483,42 @@ class Coordinator:
                 self.failure = error
             self.changed.notify_all()
 
+    def _on_policy(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
+        try:
+            text = self.switch(header["unit"], parse(header["policy"]))
+        except (UnderstudyError, ValueError) as error:
+            return {"refused": "policy", "text": str(error)}
+        return {"text": text, "turning": self.failover.plan.units[header["unit"]].turn is not None}
+
+    def _on_turn(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
+        """Wait a while for a unit's turn to be done."""
+        unit = header["unit"]
+        with self.changed:
+            self.changed.wait_for(lambda: self.failover.plan.units[unit].turn is None or self._closed, timeout=20)
+            turning = self.failover.plan.units[unit].turn is not None
+            policy = self.failover.topology.units[unit].policy
+        return {"text": f"{unit}: now under {policy.describe()}", "turning": turning}
+
+    def switch(self, unit: str, policy: Policy) -> str:
+        """Begin to change a unit's policy. Returns what was said about it; raises JobError where it cannot be."""
+        topology = self.failover.topology
+        if unit not in topology.units:
+            raise JobError(f"there is no unit {unit!r}; units are: {', '.join(topology.units)}")
+        if any(not topology.stages[stage].inputs for stage in topology.units[unit].stages):
+            raise JobError(f"unit {unit!r} has a source, and that is always a passive standby; choose another unit")
+        with self.changed:
+            alive = len(self.failover.alive)
+        if policy.backups >= alive:
+            raise JobError(
+                f"{policy.describe()} needs {policy.backups + 1} hosts and {alive} are there; "
+                f"start more with `understudy host`, or ask for at most {alive - 1} besides the primary"
+            )
+        self._check({"policies": {unit: spell(policy)}})
+        with self.changed:
+            before = len(self.events)
+            self._handle(failover.Switch(unit, policy))
+            return next(e["text"] for e in self.events[before:] if e.get("unit") == unit)
+
     def _raise_failure(self) -> None:
         if self.failure:
             raise self.failure
@@ -488,7 +535,8 @@ class Coordinator:
     def status(self) -> dict[str, Any]:
         with self.changed:
             alive = set(self.failover.alive)
-            units = {n: asdict(u) for n, u in self.failover.plan.units.items()}
+            policies = self.failover.topology.units
+            units = {n: {**asdict(u), "policy": spell(policies[n].policy)} for n, u in self.failover.plan.units.items()}
             hosts = {h: {"address": a, "pid": self.pids.get(h), "alive": h in alive} for h, a in self.hosts.items()}
             recent = self.events[-20:]
         details = self._broadcast("status", {})
@@ -496,7 +544,14 @@ class Coordinator:
             hosts[host] |= detail
             self._spent[hosts[host]["address"]] = detail["bytes"]
         total = {c: sum(s[c] for s in (self.meter.snapshot(), *self._spent.values())) for c in wire.CATEGORIES}
-        return {"job": self.job.name, "go": self.go, "units": units, "hosts": hosts, "events": recent, "bytes": total}
+        return {
+            "job": self.job.name,
+            "go": self.go,
+            "units": units,
+            "hosts": hosts,
+            "events": recent,
+            "bytes": total,
+        }
 
     def _broadcast(self, action: str, header: dict[str, Any]) -> dict[str, dict[str, Any]]:
         with self.changed:
@@ -519,27 +574,14 @@ class Coordinator:
             return self._peers[address]
 
 
-def _require_supported(topology: Topology) -> None:
-    """Some policies exist in the simulator only; better to say so than to protect less than was asked for."""
-    for unit in topology.units.values():
-        every = getattr(unit.policy, "every", 1)
-        runs = [none, ActiveStandby(), UpstreamBackup()]
-        runs += [PassiveStandby(timing, every=every) for timing in ("sweeping", "individual")]
-        if len(unit.stages) == 1:
-            runs.append(PassiveStandby("synchronous", every=every))
-        if unit.policy not in runs:
-            raise JobError(
-                f"unit {unit.name!r} of {len(unit.stages)} stages: {unit.policy.describe()} does not run on Spark yet; "
-                "use us.PassiveStandby(...) with one standby, us.ActiveStandby(), us.UpstreamBackup() or us.none, or "
-                "try it with understudy simulate"
-            )
-
-
 def _plan(journal: dict[str, Any]) -> Plan:
     plan = journal["plan"]
-    lists = ("standbys", "ready", "since")
+
+    def tuples(some: dict[str, Any]) -> dict[str, Any]:
+        return {k: tuple(v) if isinstance(v, list) else v for k, v in some.items()}
+
     units = {
-        name: UnitPlan(**{k: tuple(v) if k in lists else v for k, v in unit.items()})
+        name: UnitPlan(**{**tuples(unit), "turn": unit["turn"] and Turn(**tuples(unit["turn"]))})
         for name, unit in plan["units"].items()
     }
     return Plan(serial=plan["serial"], units=units)

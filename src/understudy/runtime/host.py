@@ -24,10 +24,11 @@ import psutil
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from understudy.core.policies import Policy
+from understudy.core.policies.spelling import parse
 from understudy.errors import JobError, SetupError, UnderstudyError
 from understudy.job import Job, load
 from understudy.runtime import wire
-from understudy.runtime.active import ActiveStandbyStage
 from understudy.runtime.payloads import Payloads
 from understudy.runtime.roles import STANDBYS, Roles
 from understudy.runtime.spark import Plans, start_session
@@ -265,7 +266,8 @@ class Host:
         if header.get("reference"):
             job.as_reference(Path(header["reference"]))
         with self.changed:
-            self.job, self.topology = job, job.topology()
+            self.job = job
+            self._defined = self.topology = job.topology()
             self.options = header
             self.replay = header.get("replay") or {}
             self._plans = None
@@ -273,10 +275,15 @@ class Host:
         return {}
 
     def _on_check(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
-        """Build every stage once, so that mistakes show before anything runs."""
+        """Build every stage once, so that mistakes show before anything runs. With ``policies``, as if units were under
+        these."""
         try:
             plans = self.wait_for_plans()
-            return {"schemas": {name: plans.schema(name).simpleString() for name in self.job.stages}}
+            schemas = {name: plans.schema(name).simpleString() for name in self.job.stages}
+            for unit in self.topology.under(_policies(header.get("policies") or {})).units.values():
+                for stage in unit.stages if unit.policy.recovery == "replay" else ():
+                    plans.require_replayable(stage)
+            return {"schemas": schemas}
         except UnderstudyError as error:
             return {"refused": "job", "text": str(error), "exit_code": error.exit_code}
 
@@ -287,6 +294,8 @@ class Host:
             if header["serial"] < self.serial:
                 return {"refused": "stale"}
             self.serial, self.plan, self.hosts = header["serial"], header["units"], header["hosts"]
+            changed = {name: unit["policy"] for name, unit in self.plan.items() if unit["policy"]}
+            self.topology = self._defined.under(_policies(changed))
             self.go = max(self.go, header["go"])
             self.changed.notify_all()
         threading.Thread(target=self.roles.agree, daemon=True).start()
@@ -298,6 +307,14 @@ class Host:
         unit = self.plan.get(self.topology.unit_of[stream])
         return None if unit is None else unit["primary"]
 
+    def producers(self, stream: str) -> tuple[str, ...]:
+        """Whom to ask for a stream: its primary first; under eager delivery every copy that is ready too."""
+        unit = self.topology.unit_of[stream]
+        plan = self.plan.get(unit)
+        if plan is None or plan["primary"] is None:
+            return ()
+        return (plan["primary"], *(plan["ready"] if self.topology.units[unit].policy.eager else ()))
+
     def peer(self, host: str) -> wire.Peer:
         with self.changed:
             address = self.hosts[host]
@@ -306,7 +323,11 @@ class Host:
             return self._peers[address]
 
     def stream(self, name: str) -> Stream | None:
-        return getattr(self.stages.get(name), "output", None)
+        """The producing end of a stream that is sent from here."""
+        mine = self.stages.get(name)
+        if isinstance(mine, STANDBYS) and self.topology.units[mine.unit].policy.eager:
+            mine = mine.copy
+        return getattr(mine, "output", None)
 
     def sink(self, name: str) -> AnySink:
         sink = next(s.sinks[name] for s in self.job.stages.values() if name in s.sinks)
@@ -315,10 +336,16 @@ class Host:
             return FolderSink(str(Path(root, name)), "parquet")
         return sink
 
+    def running(self, stage: str) -> RunningStage | None:
+        """What runs a stage's query here: a primary, or the copy of a standby that runs."""
+        mine = self.stages.get(stage)
+        found = mine if isinstance(mine, RunningStage) else getattr(mine, "copy", None)
+        return found
+
     def publish(self, stage: str, frame: Any, batch: int) -> None:
-        primary = self.stages.get(stage)
-        if isinstance(primary, RunningStage):
-            primary.publish(frame, batch)
+        running = self.running(stage)
+        if running is not None:
+            running.publish(frame, batch)
 
     # -- calls from other hosts ------------------------------------------------------------------------------------
 
@@ -431,10 +458,7 @@ class Host:
         """Whoever answers a reader: the running stage or a rehearsal; None when it is over."""
         if header["session"] != RUN:
             return self.rehearsals.get(header["session"])
-        stage = self.stages.get(header["stage"])
-        if isinstance(stage, ActiveStandbyStage):
-            stage = stage.copy
-        return stage if isinstance(stage, RunningStage) else None
+        return self.running(header["stage"])
 
     def _on_initial(self, header: dict[str, Any], body: bytes) -> Any:
         stage = self._spark_call(header)
@@ -470,8 +494,11 @@ class Host:
     def _on_status(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
         with self.changed:
             stages = {name: stage.status() for name, stage in self.stages.items()}
+            keepers = {k.unit: k for stage in self.stages.values() for k in getattr(stage, "keepers", ())}
+            checkpoints = {unit: dict(keeper.spent) for unit, keeper in keepers.items()}
         return {
             "stages": stages,
+            "checkpoints": checkpoints,
             "bytes": self.meter.snapshot(),
             "rows": dict(self.rows),
             "spark": self._spark is not None,
@@ -496,6 +523,10 @@ class Host:
     def _on_exit(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
         threading.Timer(0.1, self._end, args=(0,)).start()
         return {}
+
+
+def _policies(spelled: dict[str, str]) -> dict[str, Policy]:
+    return {unit: parse(text) for unit, text in spelled.items()}
 
 
 def tree_memory(process: psutil.Process) -> int:

@@ -1,52 +1,53 @@
-"""What keeps a running stage safe: a primary's keeper, which ships its checkpoints, and a copy's reporter."""
+"""What keeps a running unit safe: its keeper, which drives the policy's machine and ships checkpoints, and for a copy
+its reporter."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from understudy.core.policies import base
+from understudy.core.acks import FINAL
+from understudy.core.policies import Policy, base
 from understudy.runtime.checkpoints import CheckpointDamaged, CheckpointStore, Shipped, files_of_version
 from understudy.runtime.spark import first_line
 
 if TYPE_CHECKING:
+    from understudy.runtime.host import Host
     from understudy.runtime.stage import RunningStage
 
 
 class Shipper:
-    """Brings versions of one stage's state to its standby or, lacking one, to this host's own disk."""
+    """Brings versions of one stage's state to one standby or, lacking one, to this host's own disk."""
 
-    def __init__(self, stage: RunningStage) -> None:
-        self.stage, self.host = stage, stage.host
-        self.target: str | None = None
-        self.since = -1
+    def __init__(self, stage: RunningStage, target: str, since: int) -> None:
+        self.stage, self.host, self.target, self.since = stage, stage.host, target, since
         self.held = False
-        """The present target has a whole version."""
+        """The target has a whole version."""
+        self.over = False
+        """Another target was chosen."""
         self._shipped = Shipped({})
-        self._own: CheckpointStore | None = None
+        self._own = CheckpointStore(stage.folder / "self") if target == self.host.name else None
 
-    def aim(self, target: str, since: int) -> None:
-        self.target, self.since, self.held, self._shipped = target, since, False, Shipped({})
-        self._own = CheckpointStore(self.stage.folder / "self") if target == self.host.name else None
-
-    def ship(self, epoch: int, needed: dict[str, Path]) -> str | None:
-        """Returns None when the version is safe at the target, else why not: ``fenced``, ``moved`` (another target
-        was chosen meanwhile), ``disk: ...`` or another text."""
-        stage, target, since, shipped = self.stage, self.target, self.since, self._shipped
-        assert target is not None
+    def ship(self, epoch: int, needed: dict[str, Path], counted: Callable[[int], None] = lambda _: None) -> str | None:
+        """Returns None when the version is safe at the target, else why not: ``fenced``, ``moved`` (another target was
+        chosen meanwhile), ``disk: ...`` or another text. ``counted`` is told the bytes of every part."""
         failure: str | None = None
         try:
-            for header, body in shipped.parts(needed, stage.about(epoch)):
-                failure = self._send(target, header, body)
+            for header, body in self._shipped.parts(needed, self.stage.about(epoch)):
+                failure = "moved" if self.over else self._send(header, body)
                 if failure is not None:
                     break
+                counted(len(body))
             else:
-                shipped.accepted()
+                self._shipped.accepted()
         except (flight.FlightError, pa.ArrowException) as error:
             failure = f"unreachable: {first_line(error)}"
         except CheckpointDamaged as error:
@@ -55,50 +56,86 @@ class Shipper:
             failure = f"a file of the version is gone: {error}"
         except OSError as error:
             failure = f"disk: {error}"
+        if failure is not None:
+            self._shipped = Shipped({})
         with self.host.changed:
-            if shipped is not self._shipped:
+            if self.over:
                 return "moved"
-            if failure is not None:
-                self._shipped = Shipped({})
             first = failure is None and not self.held
             self.held = self.held or first
-        about = {
-            "unit": stage.unit,
-            "stage": stage.name,
-            "generation": stage.generation,
-            "standby": target,
-            "since": since,
-        }
-        if first and target != self.host.name:
-            self.host.report("standby-ready", **about)
+        if first and self._own is None:
+            self.host.report("standby-ready", **self._about())
         if failure is not None and failure.startswith("disk"):
-            self.host.report("standby-unusable", cause=failure, **about)
+            self.host.report("standby-unusable", cause=failure, **self._about())
         return failure
 
-    def _send(self, target: str, header: dict[str, Any], body: bytes) -> str | None:
+    def _about(self) -> dict[str, Any]:
+        stage = self.stage
+        return {
+            "unit": stage.unit, "stage": stage.name, "generation": stage.generation, "standby": self.target,
+            "since": self.since,
+        }  # fmt: skip
+
+    def _send(self, header: dict[str, Any], body: bytes) -> str | None:
         stage = self.stage
         if self._own is not None:
             self._own.paste(header, body)
             return None
         header = {"unit": stage.unit, "stage": stage.name, "generation": stage.generation, **header}
-        reply = self.host.peer(target).call("paste", header, body, category="checkpoint", timeout_s=15)
+        reply = self.host.peer(self.target).call("paste", header, body, category="checkpoint", timeout_s=15)
         return f"disk: {reply.header['text']}" if reply.refused == "disk" else reply.refused
 
 
-class Keeper(threading.Thread):
-    """Drives a stage's protection: captures what it orders and acknowledges upstream."""
+class Shippers:
+    """One shipper per stage and standby, as the newest plan names them."""
 
-    def __init__(self, stage: RunningStage) -> None:
-        super().__init__(name=f"keeper {stage.name}", daemon=True)
-        self.stage, self.host = stage, stage.host
-        topology = stage.host.topology
-        role = base.StageRole(stage.name, stage.committed, tuple(stage.inputs), last=topology.is_last(stage.name))
-        self.machine = stage.policy.protect([role])
-        self.newest: int | None = None
-        """The newest checkpoint that is safe."""
-        self._shipper = Shipper(stage)
-        self._key = ""
-        """The present target as the machine knows it. A host that began anew is another one."""
+    def __init__(self, stages: Iterable[RunningStage]) -> None:
+        self._stages = list(stages)
+        self._at: dict[str, dict[str, Shipper]] = {}
+        """Standby, as the machine knows it -> stage -> shipper. A host that began anew is another standby."""
+
+    def aim(self, standbys: Iterable[tuple[str, int]]) -> tuple[str, ...]:
+        """Returns the standbys' names for the machine. Call with ``host.changed`` held."""
+        wanted = {f"{target}#{since}": (target, since) for target, since in standbys}
+        for key in set(self._at) - set(wanted):
+            for shipper in self._at.pop(key).values():
+                shipper.over = True
+        for key in set(wanted) - set(self._at):
+            self._at[key] = {stage.name: Shipper(stage, *wanted[key]) for stage in self._stages}
+        return tuple(wanted)
+
+    def to(self, key: str, stage: str) -> Shipper | None:
+        return self._at.get(key, {}).get(stage)
+
+    def of(self, stage: str) -> list[Shipper]:
+        return [shippers[stage] for shippers in self._at.values()]
+
+
+class Keeper(threading.Thread):
+    """Drives one unit's protection: captures what it orders and acknowledges upstream."""
+
+    def __init__(
+        self, host: Host, unit: str, policy: Policy, stages: Iterable[RunningStage], *, turn: int | None = None
+    ) -> None:
+        """Call with ``host.changed`` held: the machine begins where the stages are. ``turn``: the unit is changing to
+        this policy since that plan."""
+        super().__init__(name=f"keeper {unit}", daemon=True)
+        self.host, self.unit, self.policy = host, unit, policy
+        self.stages = {stage.name: stage for stage in stages}
+        self.machine = policy.protect([host.topology.role(name, s.committed) for name, s in self.stages.items()])
+        self.acks: dict[str, dict[str, dict[int, int]]] = {n: {i: {} for i in s.inputs} for n, s in self.stages.items()}
+        """Stage -> input -> level -> what may be acknowledged as far as this protection goes."""
+        self.newest: dict[str, int] = {}
+        """Stage -> its newest checkpoint that is safe somewhere."""
+        self.spent: Counter[str] = Counter()
+        """What checkpoints have cost: how many, their bytes, their seconds from order to safety."""
+        self.over = False
+        self._turn = turn if policy.recovery == "replay" else None
+        """A turn that is done when the producers keep enough; others are when standbys are ready."""
+        self._begun = {name: stage.committed for name, stage in self.stages.items()}
+        self._shippers = Shippers(self.stages.values())
+        self._standbys: tuple[str, ...] | None = None
+        self._captures = ThreadPoolExecutor(max_workers=8, thread_name_prefix=self.name)
         self._draining = False
         self._effects: list[base.Effect] = []
 
@@ -107,58 +144,95 @@ class Keeper(threading.Thread):
         self._effects += self.machine.handle(event, time.monotonic())
         self.host.changed.notify_all()
 
-    def set_target(self, target: str, since: int) -> None:
-        key = f"{target}#{since}"
-        with self.host.changed:
-            if key != self._key:
-                self._key = key
-                self._shipper.aim(target, since)
-                self._effects = [e for e in self._effects if not isinstance(e, base.Capture)]
-                self.handle(base.StandbysChanged((key,)))
+    def serves(self, policy: Policy) -> bool:
+        """This keeper can go on under ``policy``: it is the same, or differs in who asks whom only."""
+        return self.policy == policy or (self.policy.standby_runs and policy.standby_runs)
 
-    def clear_target(self) -> None:
-        """No standby, and nothing to keep instead."""
+    def agree(self, policy: Policy, standbys: list[tuple[str, int]]) -> None:
+        """A new plan has come."""
+        self.policy = policy
+        if policy.recovery == "replay":
+            self._placed()
+        self._set_standbys(standbys)
+
+    def _set_standbys(self, standbys: list[tuple[str, int]]) -> None:
+        """Host and since when, of each. Where a stage is checkpointed and nobody is its standby, this host's own disk
+        is better than nothing."""
+        if not standbys and self.policy.recovery == "standby" and not self.policy.standby_runs:
+            standbys = [(self.host.name, -1)]
         with self.host.changed:
-            if self._key:
-                self._key = ""
-                self._effects = [e for e in self._effects if not isinstance(e, base.Capture)]
-            self.handle(base.StandbysChanged(()))
+            keys = self._shippers.aim(standbys)
+            if keys != self._standbys:
+                self._standbys = keys
+                self._effects = [e for e in self._effects if not isinstance(e, base.Capture) or e.standby in keys]
+                self.handle(base.StandbysChanged(keys))
+
+    def _placed(self) -> None:
+        """Where everybody is may have changed: tell who shares whose fate."""
+        topology, hosts = self.host.topology, self.host.primaries()
+        with self.host.changed:
+            for name, stage in self.stages.items():
+                near = tuple(i for i in stage.inputs if topology.shares_fate(name, i, hosts))
+                self.handle(base.Placed(name, near))
 
     def drained(self) -> bool:
-        """Take the last checkpoint; true once it is safe. Call with ``host.changed`` held."""
+        """Take the last checkpoints; true once they are safe. Call with ``host.changed`` held."""
         if not self._draining:
             self._draining = True
             self.handle(base.Drain())
         return not self._effects and self.machine.safe()
 
+    def stop(self) -> None:
+        """Call with ``host.changed`` held."""
+        self.over = True
+        self._shippers.aim([])
+        self._captures.shutdown(wait=False, cancel_futures=True)
+        for stage in self.stages.values():
+            stage.paused = False
+        self.host.changed.notify_all()
+
+    def finish(self) -> None:
+        """Wait for what was under way when it was stopped."""
+        self._captures.shutdown(wait=True)
+
     def run(self) -> None:
         while True:
             with self.host.changed:
-                while not self._effects and not self.stage.stopping:
+                while not self._effects and not self.over:
                     deadline = self.machine.next_deadline()
                     left = None if deadline is None else deadline - time.monotonic()
                     if left is not None and left <= 0:
                         self.handle(base.Tick())
                         continue
                     self.host.changed.wait(left)
-                if self.stage.stopping:
+                if self.over:
                     return
                 effect = self._effects.pop(0)
+                if isinstance(effect, base.Capture):
+                    self._captures.submit(self._capture, effect)
             if isinstance(effect, base.AckUpstream):
-                for stream in self.stage.inputs if effect.input is None else (effect.input,):
-                    known = self.stage.acks[stream]
-                    # Made anew, not changed: inlets read it meanwhile.
-                    newest = max(effect.epoch, known.get(effect.level, -1))
-                    self.stage.acks[stream] = {**known, effect.level: newest}
-                self.stage.send_acks()
-            elif isinstance(effect, base.Capture):
-                self._capture(effect)
+                self._ack(self.stages[effect.stage], effect)
             elif isinstance(effect, (base.Pause, base.Resume)):
-                self._pause(isinstance(effect, base.Pause))
+                self._pause(self.stages[effect.stage], isinstance(effect, base.Pause))
 
-    def _pause(self, pause: bool) -> None:
+    def _ack(self, stage: RunningStage, effect: base.AckUpstream) -> None:
+        known = self.acks[stage.name]
+        for stream in stage.inputs if effect.input is None else (effect.input,):
+            newest = max(effect.epoch, known[stream].get(effect.level, -1))
+            known[stream] = {**known[stream], effect.level: newest}  # made anew, not changed: inlets read it meanwhile
+        stage.send_acks()
+        if self._turn is not None and self._producers_keep_enough():
+            turn, self._turn = self._turn, None
+            self.host.report("turned", unit=self.unit, generation=stage.generation, serial=turn)
+
+    def _producers_keep_enough(self) -> bool:
+        """All that was acknowledged under the policy before, at most up to where this one began, is needed no more."""
+        return all(
+            acks.get(FINAL, -1) >= self._begun[name] for name, inputs in self.acks.items() for acks in inputs.values()
+        )
+
+    def _pause(self, stage: RunningStage, pause: bool) -> None:
         """A stage is paused by not granting its next epoch; what it is at, it finishes."""
-        stage = self.stage
         with self.host.changed:
             stage.paused = pause
             if pause and stage.granted == stage.committed:
@@ -166,18 +240,28 @@ class Keeper(threading.Thread):
             self.host.changed.notify_all()
 
     def _capture(self, order: base.Capture) -> None:
-        needed = files_of_version(self.stage.state, order.epoch - self.stage.base)
-        if order.queue:
-            needed |= self.stage.queue_files(order.epoch)
-        failure = self._shipper.ship(order.epoch, needed)
+        stage, shipper = self.stages[order.stage], self._shippers.to(order.standby, order.stage)
+        if shipper is None:
+            return
+        begin = time.monotonic()
+        try:
+            needed = files_of_version(stage.state, order.epoch - stage.base)
+            if order.queue:
+                needed |= stage.queue_files(order.epoch)
+        except FileNotFoundError as error:
+            failure: str | None = f"a file of the version is gone: {error}"
+        else:
+            failure = shipper.ship(order.epoch, needed, lambda size: self.spent.update({"bytes": size}))
         if failure == "fenced":
-            self.stage.fence()
-        elif failure is None:
-            self.newest = order.epoch
-            with self.host.changed:
+            stage.fence()
+        elif failure == "moved":
+            return
+        with self.host.changed:
+            if failure is None:
+                self.newest[stage.name] = max(order.epoch, self.newest.get(stage.name, -1))
+                self.spent.update({"checkpoints": 1, "seconds": time.monotonic() - begin})
                 self.handle(base.Pasted(order.stage, order.standby, order.epoch))
-        elif failure != "moved":
-            with self.host.changed:
+            else:
                 lost = failure.startswith("disk")
                 self.handle(base.CaptureFailed(order.stage, order.standby, lost_standby=lost))
 

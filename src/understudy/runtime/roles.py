@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.flight as flight
 
+from understudy.core.policies import Policy
+from understudy.core.policies.spelling import parse
 from understudy.errors import JobError, SetupError
 from understudy.runtime.active import ActiveStandbyStage
 from understudy.runtime.checkpoints import CheckpointStore
+from understudy.runtime.keeper import Keeper
 from understudy.runtime.source import EntryLog, SourceStage, StandbySource
 from understudy.runtime.spark_source import SparkSourceStage
 from understudy.runtime.stage import RunningStage
@@ -24,6 +27,15 @@ if TYPE_CHECKING:
     from understudy.runtime.host import Host
 
 STANDBYS = (StandbyStage, ActiveStandbyStage, StandbySource)
+PRIMARIES = (RunningStage, SourceStage)
+
+
+Standing = list[tuple[str, int]]
+"""Standbys, each with since when."""
+
+
+def _standing(some: dict[str, Any]) -> Standing:
+    return list(zip(some["standbys"], some["since"], strict=True))
 
 
 class Roles:
@@ -53,27 +65,87 @@ class Roles:
                             epoch=-1,
                             cause=f"cannot start on {self.host.name}: {error}",
                         )
+                if wanted["primary"] == self.host.name:
+                    self._protect(unit, wanted)
 
     def _agree(self, unit: str, stage: str, wanted: dict[str, Any]) -> None:
         mine = self.host.stages.get(stage)
         generation = wanted["generation"]
-        if isinstance(mine, (RunningStage, SourceStage)) and mine.generation < generation and not mine.stopping:
+        if isinstance(mine, PRIMARIES) and mine.generation < generation and not mine.stopping:
             self.host.report("fenced", stage=stage, unit=unit, generation=mine.generation)
         if wanted["primary"] == self.host.name:
-            running = isinstance(mine, (RunningStage, SourceStage))
-            if not running or mine.generation < generation:
+            if not isinstance(mine, PRIMARIES) or mine.generation < generation:
                 self._become_primary(unit, stage, mine, generation, wanted["start"])
-            standby, since = next(zip(wanted["standbys"], wanted["since"], strict=True), (None, -1))
-            self.host.stages[stage].set_standby(standby, since, ready=standby in wanted["ready"])
-        elif self.host.name in wanted["standbys"]:
-            since = wanted["since"][wanted["standbys"].index(self.host.name)]
-            keeps = isinstance(mine, STANDBYS) and (mine.generation, mine.since) == (generation, since)
+        elif (role := self._standby_role(unit, wanted)) is not None:
+            since, policy = role
+            keeps = isinstance(mine, STANDBYS) and mine.since == since
+            if keeps and mine.generation < generation:
+                mine.follow(generation)
             if not keeps and wanted["primary"] is not None:
                 self.discard(stage, mine)
-                self._become_standby(unit, stage, generation, since)
+                self._become_standby(unit, stage, generation, since, policy)
+            elif isinstance(mine, StandbyStage):
+                rises = wanted["rising"] and wanted["ready"][:1] == [self.host.name]
+                mine.rise() if rises else mine.stand_down()
         elif mine is not None:
             self.discard(stage, mine)
             shutil.rmtree(self._stage_folder(stage), ignore_errors=True)
+
+    def _protect(self, unit: str, wanted: dict[str, Any]) -> None:
+        """Bring what protects a unit that is led from here in line with the plan."""
+        names = self.host.topology.units[unit].stages
+        mine = [self.host.stages.get(name) for name in names]
+        stages = [s for s in mine if isinstance(s, PRIMARIES) and s.generation == wanted["generation"]]
+        if len(stages) < len(names):
+            return  # one of them could not start, and that has been reported
+        kept: list[RunningStage] = []
+        for stage in stages:
+            if isinstance(stage, (SourceStage, SparkSourceStage)):
+                stage.set_standbys(_standing(wanted))
+            else:
+                kept.append(stage)
+        if kept:
+            turn = wanted["turn"]
+            wants = [(self.host.topology.units[unit].policy, _standing(wanted), None)]
+            if turn is not None:
+                wants.append((parse(turn["policy"]), _standing(turn), turn["serial"]))
+            self._keep(unit, kept, wants)
+        if wanted["ready"]:
+            for stage in stages:
+                stage.standby_is_known()
+
+    def _keep(self, unit: str, stages: list[RunningStage], wants: list[tuple[Policy, Standing, int | None]]) -> None:
+        """Have one keeper for each policy: those of policies that no longer count end, new ones begin where the stages
+        are, and one that can go on does."""
+        known = stages[0].keepers
+        going = {policy: k for policy, *_ in wants for k in known if k.serves(policy)}
+        over = [k for k in known if k not in going.values()]
+        if over:
+            with self.host.changed:
+                for stage in stages:
+                    stage.keepers = tuple(going.values())
+                for keeper in over:
+                    keeper.stop()
+            for keeper in over:
+                keeper.finish()
+        with self.host.changed:
+            for policy, _, turn in wants:
+                if policy not in going:
+                    going[policy] = Keeper(self.host, unit, policy, stages, turn=turn)
+                    going[policy].start()
+            for stage in stages:
+                stage.keepers = tuple(going[policy] for policy, *_ in wants)
+        for policy, standbys, _ in wants:
+            going[policy].agree(policy, standbys)
+
+    def _standby_role(self, unit: str, wanted: dict[str, Any]) -> tuple[int, Policy] | None:
+        """Since when this host is a standby of the unit, and under which policy; None when it is not."""
+        turn = wanted["turn"]
+        for some, policy in ((wanted, None), (turn, turn and turn["policy"])):
+            if some is not None and self.host.name in some["standbys"]:
+                since = some["since"][some["standbys"].index(self.host.name)]
+                return since, self.host.topology.units[unit].policy if policy is None else parse(policy)
+        return None
 
     def _stage_folder(self, stage: str) -> Path:
         return self.host.folder / "stages" / stage
@@ -89,7 +161,7 @@ class Roles:
             self.host.stages.pop(stage, None)
         mine.stop()
 
-    def _become_standby(self, unit: str, stage: str, generation: int, since: int) -> None:
+    def _become_standby(self, unit: str, stage: str, generation: int, since: int, policy: Policy) -> None:
         folder = self._stage_folder(stage)
         standby: Any
         if self._is_host_source(stage):
@@ -97,7 +169,7 @@ class Roles:
             standby = StandbySource(self.host, stage, unit=unit, generation=generation, since=since, log=log)
         else:
             shutil.rmtree(folder, ignore_errors=True)
-            kind = ActiveStandbyStage if self.host.topology.units[unit].policy.standby_runs else StandbyStage
+            kind = ActiveStandbyStage if policy.standby_runs else StandbyStage
             standby = kind(self.host, stage, unit=unit, generation=generation, since=since, folder=folder)
         with self.host.changed:
             self.host.stages[stage] = standby
@@ -106,11 +178,11 @@ class Roles:
     def _become_primary(self, unit: str, stage: str, mine: Any, generation: int, start: str) -> None:
         folder = self._stage_folder(stage)
         print(f"{time.time():.3f} {stage}: becoming primary of generation {generation} from {start}", flush=True)
-        if isinstance(mine, (RunningStage, SourceStage)):
+        if isinstance(mine, PRIMARIES):
             self.discard(stage, mine)  # fenced by its own next generation: begins again from what is held
             mine = None
-        if isinstance(mine, ActiveStandbyStage):
-            copy = mine.release()
+        if isinstance(mine, (ActiveStandbyStage, StandbyStage)):
+            copy = mine.take_copy()
             if copy is not None:
                 with self.host.changed:
                     self.host.stages[stage] = copy
@@ -118,6 +190,7 @@ class Roles:
                 copy.promote(generation)
                 print(f"{time.time():.3f} {stage}: primary after epoch {copy.committed}", flush=True)
                 return
+        if isinstance(mine, ActiveStandbyStage):
             mine = None
         primary: Any
         if self._is_host_source(stage):
@@ -159,8 +232,7 @@ class Roles:
     def _held(self, stage: str, mine: Any, folder: Path, start: str) -> tuple[dict[str, Any] | None, Any, Path]:
         """What the new primary starts from: (manifest, armed query, checkpoint folder)."""
         if isinstance(mine, StandbyStage):
-            manifest, query = mine.take_over()
-            return manifest, query, mine.store.state
+            return mine.take_over()
         # A folder of its own for every start: a stopped query's state store may still write to the one it had.
         fresh = folder / f"state-{time.time_ns()}"
         if start != "held":

@@ -54,6 +54,14 @@ class EntryLog:
         os.fsync(self._file.fileno())
         self.entries += entries
 
+    def truncate(self, count: int) -> None:
+        """Forget entries beyond the first ``count``."""
+        if count < len(self.entries):
+            lines = Path(self._file.name).read_bytes().splitlines(keepends=True)
+            self._file.truncate(sum(map(len, lines[:count])))
+            os.fsync(self._file.fileno())
+            del self.entries[count:]
+
     def close(self) -> None:
         self._file.close()
 
@@ -73,10 +81,7 @@ class SourceStage:
         self.output.owner = self
         self._cursor = host.job.stages[name].source.open(log.entries)  # type: ignore[union-attr]
         self._replay: list[Entry] = host.replay.get(name, [])
-        self._standby: str | None = None
-        self._since = -1
-        self._standby_has: int | None = None
-        self._held = False
+        self._standbys: list[EntriesAt] = []
         self._threads = [threading.Thread(target=self._run, name=f"source {name}", daemon=True)]
         self._threads += [SinkWriter(self, s) for s in host.job.stages[name].sinks]
         self.error: str | None = None
@@ -137,62 +142,23 @@ class SourceStage:
         return len(self.log.entries) < self.host.go and not self.host.draining and self.output.queue.ahead < AHEAD_MAX
 
     def _share(self) -> bool:
-        """Bring the standby's log up to date before anyone sees the epoch. False when this source was fenced."""
+        """Bring every standby's log up to date before anyone sees the epoch. False when this source was fenced."""
         while not self.stopping:
             with self.host.changed:
-                standby, since, serial = self._standby, self._since, self.host.serial
-                has = self._standby_has
-            if standby is None:
+                behind = [s for s in self._standbys if s.has != len(self.log.entries)]
+                serial = self.host.serial
+            if not behind:
                 return True
-            entries = self.log.entries
-            try:
-                send = entries[has:] if has is not None else []
-                header = {
-                    "unit": self.unit,
-                    "stage": self.name,
-                    "generation": self.generation,
-                    "from": has,
-                    "entries": send,
-                }
-                reply = self.host.peer(standby).call("entries", header, category="checkpoint", timeout_s=2)
-            except (flight.FlightError, pa.ArrowException, OSError):
-                reply = wire.refuse("unreachable")
-            if reply.refused == "fenced":
-                self.fence()
-                return False
-            if reply.refused == "disk":
-                self.host.report(
-                    "standby-unusable",
-                    unit=self.unit,
-                    stage=self.name,
-                    generation=self.generation,
-                    standby=standby,
-                    since=since,
-                    cause=reply.header["text"],
-                )
-            with self.host.changed:
-                if reply.refused:
-                    self.host.changed.wait_for(
-                        lambda then=serial: self.stopping or self.host.serial != then, timeout=0.1
-                    )
-                    continue
-                if (standby, since) != (self._standby, self._since):
-                    continue
-                self._standby_has = reply.header["has"]
-                up_to_date = self._standby_has == len(entries)
-                first = up_to_date and not self._held
-                self._held = self._held or up_to_date
-            if first:
-                self.host.report(
-                    "standby-ready",
-                    unit=self.unit,
-                    stage=self.name,
-                    generation=self.generation,
-                    standby=standby,
-                    since=since,
-                )
-            if up_to_date:
-                return True
+            for standby in behind:
+                refused = standby.bring_up_to_date()
+                if refused == "fenced":
+                    self.fence()
+                    return False
+                if refused:
+                    with self.host.changed:
+                        self.host.changed.wait_for(
+                            lambda then=serial: self.stopping or self.host.serial != then, timeout=0.1
+                        )
         return False
 
     @property
@@ -209,13 +175,15 @@ class SourceStage:
     def on_progress(self) -> None:
         pass
 
-    def set_standby(self, standby: str | None, since: int, *, ready: bool) -> None:
+    def set_standbys(self, standbys: list[tuple[str, int]]) -> None:
         with self.host.changed:
-            if (standby, since) != (self._standby, self._since):
-                self._standby, self._since, self._standby_has, self._held = standby, since, None, False
-                self.host.changed.notify_all()
-        if standby is not None:
-            threading.Thread(target=self._share, daemon=True).start()
+            known = {(s.host, s.since): s for s in self._standbys}
+            self._standbys = [known.get(pair) or EntriesAt(self, *pair) for pair in standbys]
+            self.host.changed.notify_all()
+        threading.Thread(target=self._share, daemon=True).start()
+
+    def standby_is_known(self) -> None:
+        pass
 
     def fence(self) -> None:
         if not self.stopping:
@@ -241,10 +209,45 @@ class SourceStage:
             "produced": queue.next - 1,
             "trimmed": queue.trimmed,
             "started": self.resumed_at is not None,
-            "checkpoint": self._standby_has,
+            "checkpoint": min((s.has or 0 for s in self._standbys), default=0) - 1,
             "error": self.error,
             "source": True,
         }
+
+
+class EntriesAt:
+    """What one standby has of a source's entries."""
+
+    def __init__(self, source: SourceStage, host: str, since: int) -> None:
+        self.source, self.host, self.since = source, host, since
+        self.has: int | None = None
+        """How many; None until it has said so itself."""
+        self._ready = False
+
+    def bring_up_to_date(self) -> str | None:
+        """Send what it lacks. Returns why that did not work, if so."""
+        source = self.source
+        entries = list(source.log.entries)
+        about = {"unit": source.unit, "stage": source.name, "generation": source.generation}
+        has = self.has
+        send = entries[has:] if has is not None else []
+        header = {**about, "from": has, "total": len(entries), "entries": send}
+        try:
+            reply = source.host.peer(self.host).call("entries", header, category="checkpoint", timeout_s=2)
+        except (flight.FlightError, pa.ArrowException, OSError):
+            return "unreachable"
+        about |= {"standby": self.host, "since": self.since}
+        if reply.refused == "disk":
+            source.host.report("standby-unusable", cause=reply.header["text"], **about)
+        if reply.refused:
+            return reply.refused
+        with source.host.changed:
+            self.has = reply.header["has"]
+            first = self.has == len(entries) and not self._ready and self in source._standbys
+            self._ready = self._ready or first
+        if first:
+            source.host.report("standby-ready", **about)
+        return None
 
 
 class StandbySource:
@@ -256,19 +259,24 @@ class StandbySource:
         self.stopping = False
         self._lock = threading.Lock()
 
+    def follow(self, generation: int) -> None:
+        """Another standby has become primary."""
+        self.generation = generation
+
     def add(self, header: dict[str, Any]) -> wire.Reply | dict[str, Any]:
+        """``from`` is None when the primary does not know yet what this log has. What it has beyond the primary's own
+        was never published: an epoch is shared with every standby first."""
         try:
             with self._lock:
                 if self.stopping:
                     return wire.refuse("fenced")
+                if header["from"] is None:
+                    self.log.truncate(header["total"])
                 if header["from"] == len(self.log.entries):
                     self.log.append(header["entries"])
                 return {"has": len(self.log.entries)}
         except OSError as error:
             return wire.refuse("disk", f"{error.strerror or error} on {self.host.name}")
-
-    def set_standby(self, standby: str | None, since: int, *, ready: bool) -> None:
-        pass
 
     def stop(self) -> None:
         with self._lock:

@@ -157,12 +157,14 @@ class Plans:
                 f"{stage.where}: stage {stage.name!r} returned a DataFrame that does not stream; derive it "
                 "from the inputs, and use spark.readStream in a source"
             )
-        if self._job.policy(stage.name).recovery == "replay":
-            _require_stateless(stage, frame)
         if isinstance(stage.source, SparkSource):
             # Without rows of its own, the tick makes Spark cut an epoch when one is due, also when nothing came.
             frame = frame.unionByName(self._input(stage.name, TICK, frame.schema))
         return frame
+
+    def require_replayable(self, stage: str) -> None:
+        """Raises JobError where upstream backup cannot rebuild the stage."""
+        _require_stateless(self._job.stages[stage], self.frame(stage))
 
     def _input(self, stage: str, name: str, schema: StructType) -> DataFrame:
         options = {"host": self._host, "stage": stage, "input": name, "schema": json.dumps(schema.jsonValue())}

@@ -8,12 +8,13 @@ Meteor Shower's source preservation with the standby as the stable storage.
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from understudy.runtime.keeper import Shipper
+from understudy.runtime.keeper import Shippers
 from understudy.runtime.stage import RunningStage
 from understudy.runtime.streams import AHEAD_MAX, write_table
 
@@ -28,41 +29,35 @@ class Preserver:
 
     def __init__(self, stage: SparkSourceStage) -> None:
         self.stage, self.host = stage, stage.host
-        self._shipper = Shipper(stage)
+        self._shippers = Shippers([stage])
+        self._pool = ThreadPoolExecutor(thread_name_prefix=f"preserver {stage.name}")
         self.newest = stage.start_epoch
 
-    def start(self) -> None:
-        pass
-
-    def handle(self, event: object) -> None:
-        pass
-
-    def set_target(self, target: str, since: int) -> None:
+    def set_standbys(self, standbys: list[tuple[str, int]]) -> None:
         with self.host.changed:
-            if (target, since) != (self._shipper.target, self._shipper.since):
-                self._shipper.aim(target, since)
-                self.host.changed.notify_all()
-
-    def drained(self) -> bool:
-        return True
+            self._shippers.aim(standbys or [(self.host.name, -1)])
+            self.host.changed.notify_all()
 
     def preserve(self, epoch: int, needed: dict[str, Path]) -> bool:
-        """Return once the epoch is safe at the standby. False when this source was fenced or stopped."""
+        """Return once the epoch is safe at every standby. False when this source was fenced or stopped."""
+        name, safe = self.stage.name, set()
         while not self.stage.stopping:
             with self.host.changed:
-                self.host.changed.wait_for(lambda: self.stage.stopping or self._shipper.target is not None)
-                serial = self.host.serial
-            failure = self._shipper.ship(epoch, needed)
-            if failure is None:
+                self.host.changed.wait_for(lambda: self.stage.stopping or self._shippers.of(name))
+                serial, left = self.host.serial, [s for s in self._shippers.of(name) if s not in safe]
+            if not left:
                 self.newest = epoch
                 return True
-            if failure == "fenced":
+            failures = list(self._pool.map(lambda shipper: shipper.ship(epoch, needed), left))
+            safe.update(shipper for shipper, failure in zip(left, failures, strict=True) if failure is None)
+            if "fenced" in failures:
                 self.stage.fence()
                 return False
-            with self.host.changed:  # the next plan names another standby, or none
-                self.host.changed.wait_for(
-                    lambda then=serial: self.stage.stopping or self.host.serial != then, timeout=0.2
-                )
+            if any(failures):
+                with self.host.changed:  # the next plan names other standbys, or none
+                    self.host.changed.wait_for(
+                        lambda then=serial: self.stage.stopping or self.host.serial != then, timeout=0.2
+                    )
         return False
 
 
@@ -73,9 +68,10 @@ class SparkSourceStage(RunningStage):
         super().__init__(*args, **kwargs)
         self._queue_folder = self.state / "queue"
         self._opened = time.monotonic()
+        self._preserver = Preserver(self)
 
-    def _make_keeper(self) -> Any:
-        return Preserver(self)
+    def set_standbys(self, standbys: list[tuple[str, int]]) -> None:
+        self._preserver.set_standbys(standbys)
 
     def grant(self, after: int) -> Any:
         with self.host.changed:
@@ -106,8 +102,7 @@ class SparkSourceStage(RunningStage):
             folder = Path(record, self.name)
             folder.mkdir(parents=True, exist_ok=True)
             write_table(folder / f"{epoch}.arrow", table)
-        assert isinstance(self.keeper, Preserver)
-        if self.keeper.preserve(epoch, self._files(batch)):
+        if self._preserver.preserve(epoch, self._files(batch)):
             self.output.append(epoch, table)
 
     def _files(self, batch: int) -> dict[str, Path]:
@@ -136,3 +131,6 @@ class SparkSourceStage(RunningStage):
 
     def drain(self, final: int) -> bool:
         return True
+
+    def status(self) -> dict[str, Any]:
+        return {**super().status(), "checkpoint": self._preserver.newest}

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from understudy.core.acks import FINAL
-from understudy.core.policies import base
+from understudy.core.policies import Policy, base
 from understudy.errors import JobError
 from understudy.runtime import wire
 from understudy.runtime.checkpoints import CheckpointStore, Shipped, files_of_version
@@ -52,34 +52,36 @@ class RunningStage:
         start_epoch: int,
         base: int,
         query: Any = None,
-        copy_since: int | None = None,
+        primary: bool = True,
+        since: int | None = None,
     ) -> None:
-        """``copy_since``: runs as a copy, on a host that is standby since that plan."""
+        """Not ``primary``: runs as a copy. With ``since``, the plan that made this host a standby, its primary counts
+        on it and is told how far it is."""
         self.host, self.name, self.unit, self.generation = host, name, unit, generation
-        self.primary, self.since = copy_since is None, copy_since
+        self.primary, self.since = primary, since
         self.folder, self.state = folder, state
         self.start_epoch, self.base = start_epoch, base
         self.inputs = host.job.stages[name].inputs
         self.granted = self.committed = start_epoch
-        self.acks: dict[str, dict[int, int]] = {stream: {} for stream in self.inputs}
-        """Input -> level -> what was acknowledged of it."""
+        self.keepers: tuple[Keeper, ...] = ()
+        """What protects it as a primary: one keeper; a second one while the unit changes to another policy."""
         self.resumed_at: float | None = None
         self.stopping = self.paused = False
         self.error: str | None = None
         self.output = self._restored_output()
-        self.policy = host.topology.units[unit].policy
-        self.protected = self.policy.protected
-        self.keeper: Any = self._make_keeper() if self.primary else None
         self.inlets = {s: Inlet(self, s) for s in self.inputs}
         self._query = query
-        self._threads = [*self.inlets.values(), *(self._primary_threads() if self.primary else [Reporter(self)])]
+        self._threads = [*self.inlets.values(), *(self._sink_writers() if primary else [])]
+        if since is not None:
+            self._threads.append(Reporter(self))
         self._threads.append(threading.Thread(target=self._run_query, name=f"query {name}", daemon=True))
 
-    def _make_keeper(self) -> Keeper:
-        return Keeper(self)
+    @property
+    def policy(self) -> Policy:
+        return self.host.topology.units[self.unit].policy
 
-    def _primary_threads(self) -> list[Any]:
-        return [self.keeper, *(SinkWriter(self, s) for s in self.host.job.stages[self.name].sinks)]
+    def _sink_writers(self) -> list[SinkWriter]:
+        return [SinkWriter(self, s) for s in self.host.job.stages[self.name].sinks]
 
     def _restored_output(self) -> Stream:
         """The output queue as it was when the state was captured, where the checkpoint carries it."""
@@ -101,11 +103,9 @@ class RunningStage:
         """From copy to primary: nothing stops, but from now on it sends, writes and is protected itself."""
         with self.host.changed:
             self.generation, self.primary = generation, True
-            self.keeper = self._make_keeper()
-            threads = self._primary_threads()
             self.host.changed.notify_all()
-        for thread in threads:
-            thread.start()
+        for writer in self._sink_writers():
+            writer.start()
         self.resumed_at = time.time()
         self.host.report("resumed", stage=self.name, unit=self.unit, generation=generation, epoch=self.committed)
 
@@ -115,11 +115,13 @@ class RunningStage:
         return self.granted
 
     def give_up(self, cause: str) -> None:
-        """As a copy: this host cannot be the standby; the primary must not wait for it."""
-        self.host.report(
-            "standby-unusable", stage=self.name, unit=self.unit, generation=self.generation, standby=self.host.name,
-            since=self.since, cause=cause,
-        )  # fmt: skip
+        """As a copy: this host cannot run the stage; if the primary waits for it, it must not."""
+        print(f"{self.name}: this copy gives up: {cause}", flush=True)
+        if self.since is not None:
+            self.host.report(
+                "standby-unusable", stage=self.name, unit=self.unit, generation=self.generation,
+                standby=self.host.name, since=self.since, cause=cause,
+            )  # fmt: skip
         threading.Thread(target=self.stop, daemon=True).start()
 
     # -- Spark's side -----------------------------------------------------------------------------------------------
@@ -162,10 +164,9 @@ class RunningStage:
                 self.host.trace(self.name, "committed", after)
                 for inlet in self.inlets.values():
                     self.host.payloads.drop(inlet.key, after)
-                if self.primary:
-                    self.keeper.handle(base.Committed(self.name, after, self._needs(after)))
-                    if self.paused:
-                        self.keeper.handle(base.Paused(self.name))
+                self._tell(base.Committed(self.name, after, self._needs(after)))
+                if self.paused:
+                    self._tell(base.Paused(self.name))
                 self.host.changed.notify_all()
             if self.resumed_at is None:
                 self.resumed_at = time.time()
@@ -205,29 +206,34 @@ class RunningStage:
 
     # -- protocol ---------------------------------------------------------------------------------------------------
 
+    def _tell(self, event: base.Event) -> None:
+        for keeper in self.keepers:
+            keeper.handle(event)
+
     def on_received(self) -> None:
-        if self.primary:
-            self.keeper.handle(base.Received(self.name, min(inlet.received for inlet in self.inlets.values())))
+        self._tell(base.Received(self.name, min(inlet.received for inlet in self.inlets.values())))
 
     def on_progress(self) -> None:
         """Consumers have got further. Upstream backup passes that on."""
-        if self.primary and self.policy.recovery == "replay":
-            for level in range(self.policy.levels):
-                self.keeper.handle(base.Acked(self.name, level, self.output.queue.bound(level)))
+        for keeper in self.keepers:
+            if keeper.policy.recovery == "replay":
+                for level in range(keeper.policy.levels):
+                    keeper.handle(base.Acked(self.name, level, self.output.queue.bound(level)))
 
     def _needs(self, epoch: int) -> dict[str, int] | None:
         """What the state after ``epoch`` can be rebuilt from. Only stages without state are rebuilt: from nothing."""
-        return dict.fromkeys(self.inputs, epoch + 1) if self.policy.recovery == "replay" else None
+        replayed = any(keeper.policy.recovery == "replay" for keeper in self.keepers)
+        return dict.fromkeys(self.inputs, epoch + 1) if replayed else None
 
     def on_trimmed(self, epoch: int) -> None:
-        if self.primary:
-            self.keeper.handle(base.Acked(self.name, FINAL, epoch))
+        self._tell(base.Acked(self.name, FINAL, epoch))
 
     def copy_is_at(self, standby: str, epoch: int) -> dict[str, Any]:
         """A copy has processed ``epoch``. It is told what all consumers are done with."""
         with self.host.changed:
-            if self.primary:
-                self.keeper.handle(base.Pasted(self.name, standby, epoch))
+            for keeper in self.keepers:
+                if keeper.policy.standby_runs:
+                    keeper.handle(base.Pasted(self.name, standby, epoch))
             return {"trimmed": self.output.queue.trimmed}
 
     def trim(self, epoch: int) -> None:
@@ -237,16 +243,23 @@ class RunningStage:
 
     def regenerate(self, epoch: int) -> pa.Table | None:
         """An epoch that this primary never had: lost, for a unit without protection; else never asked for."""
-        if self.protected:
+        if self.policy.protected:
             return None
         schema = self.output.schema or self.host.wait_for_plans().arrow_schema(self.name)
         return schema.empty_table()
+
+    def acks(self, stream: str) -> dict[int, int]:
+        """Level -> what may be acknowledged of an input: what everybody who protects this stage allows."""
+        said = [keeper.acks[self.name][stream] for keeper in self.keepers]
+        if len(said) == 1:
+            return said[0]
+        return {level: min(a[level] for a in said) for level in set(said[0]).intersection(*said[1:])} if said else {}
 
     def send_acks(self) -> None:
         """Tell every producer what will never be asked again. Lost acks ride along with the next request."""
         for stream in self.inputs:
             producer = self.host.primary_of_stream(stream)
-            acks = list(self.acks[stream].items())
+            acks = list(self.acks(stream).items())
             if producer == self.host.name:
                 local = self.host.stream(stream)
                 if local and local.hears(self.name, self.generation, near=True):
@@ -296,22 +309,9 @@ class RunningStage:
                 path.unlink(missing_ok=True)
         return files
 
-    def set_standby(self, standby: str | None, since: int, *, ready: bool) -> None:
-        if self.policy.recovery == "replay":
-            hosts = self.host.primaries()
-            near = tuple(i for i in self.inputs if self.host.topology.shares_fate(self.name, i, hosts))
-            with self.host.changed:
-                self.keeper.handle(base.Placed(self.name, near))
-            return
-        if not self.protected:
-            return
-        if standby is None and self.policy.standby_runs:
-            self.keeper.clear_target()
-            return
-        self.keeper.set_target(standby or self.host.name, since)
-        if ready:
-            # Not before: until the coordinator knows of the standby's version, this host's own is what to go back to.
-            shutil.rmtree(self.folder / "self", ignore_errors=True)
+    def standby_is_known(self) -> None:
+        """Not before: until the coordinator knows of a standby's version, this host's own is what to go back to."""
+        shutil.rmtree(self.folder / "self", ignore_errors=True)
 
     def drain(self, final: int) -> bool:
         """Stopping: take the last checkpoint. True once nothing is left to do."""
@@ -319,7 +319,7 @@ class RunningStage:
             if self.committed < final or (self.output.queue.trimmed < final and self.host.topology.is_last(self.name)):
                 return False
             if self.policy.recovery == "standby" and not self.policy.standby_runs:
-                return self.keeper.drained()
+                return self.keepers[0].drained()
         if not (self.folder / "self" / "manifests" / f"{final}.json").exists():
             store = CheckpointStore(self.folder / "self", clear=True)
             for header, body in Shipped({}).parts(files_of_version(self.state, final - self.base), self.about(final)):
@@ -338,6 +338,8 @@ class RunningStage:
     def stop(self) -> None:
         with self.host.changed:
             self.stopping = True
+            for keeper in self.keepers:
+                keeper.stop()  # a unit ends as a whole
             self.host.changed.notify_all()
         query = self._query
         if query is not None:
@@ -359,6 +361,6 @@ class RunningStage:
             "produced": queue.next - 1,
             "trimmed": queue.trimmed,
             "started": self.resumed_at is not None,
-            "checkpoint": self.keeper.newest,
+            "checkpoint": max((k.newest[self.name] for k in self.keepers if self.name in k.newest), default=None),
             "error": self.error,
         }

@@ -16,8 +16,9 @@ import pyarrow.flight as flight
 
 from understudy.errors import JobError, SetupError
 from understudy.runtime import wire
-from understudy.runtime.checkpoints import CheckpointDamaged, CheckpointStore
+from understudy.runtime.checkpoints import VERSIONS_KEPT, CheckpointDamaged, CheckpointStore
 from understudy.runtime.spark import root_cause
+from understudy.runtime.stage import RunningStage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -102,22 +103,29 @@ class Rehearsal:
         return self._samples[input]
 
 
-class StandbyStage:
-    """Standby of one stage for one generation. ``promote`` hands its folder and armed query to a primary."""
+class ArmedQuery:
+    """The stage's query on a standby's store: rehearsed, started ahead of time and held at the door, where its reader
+    asks whether it may go on."""
 
-    def __init__(self, host: Host, name: str, *, unit: str, generation: int, since: int, folder: Path) -> None:
-        self.host, self.name, self.unit, self.generation, self.folder = host, name, unit, generation, folder
-        self.since = since
-        self.store = CheckpointStore(folder / f"standby-{generation}", clear=True)
+    def __init__(self, host: Host, name: str, *, unit: str, generation: int, store: CheckpointStore) -> None:
+        self.host, self.name, self.unit, self.generation, self.store = host, name, unit, generation, store
         self.armed = False
-        self.stopping = False
-        self.query: Any = None
-        self.rehearsal: Rehearsal | None = None
+        self.lock = threading.Lock()
+        """Held by whoever changes or copies the store."""
+        self._query: Any = None
+        self._rehearsal: Rehearsal | None = None
         self._abandoned = threading.Event()
-        self._lock = threading.Lock()
-        self._released = False
+        self._released = self._stopped = False
         self._has_state = self._has_snapshot = False
         threading.Thread(target=self._arm, name=f"arm {name}", daemon=True).start()
+
+    def pasted(self) -> None:
+        """The store has a (newer) version."""
+        if not self._has_snapshot:
+            with self.host.changed:
+                self._has_state = True
+                self._has_snapshot = self.store.has_snapshot()
+                self.host.changed.notify_all()
 
     def _arm(self) -> None:
         try:
@@ -131,10 +139,10 @@ class StandbyStage:
             if self.generation > 1:
                 self._abandoned.wait(CALM_S)
             self._rehearse(REHEARSAL_EPOCHS)
-            with self._lock:
+            with self.lock:
                 if self._abandoned.is_set():
                     return
-                self.query = plans.start(self.name, self.store.state, self._publish)
+                self._query = plans.start(self.name, self.store.state, self._publish)
             with self.host.changed:
                 self.host.changed.wait_for(lambda: self.armed or self._abandoned.is_set())
             self.host.report("armed", stage=self.name, unit=self.unit, generation=self.generation)
@@ -148,37 +156,95 @@ class StandbyStage:
             traceback.print_exc()
 
     def _rehearse(self, epochs: int) -> None:
-        with self._lock:
+        with self.lock:
             if self._abandoned.is_set():
                 return
-            copy = self.store.clone(self.folder / f"rehearsal-{time.time_ns()}")
+            copy = self.store.clone(self.store.folder.parent / f"rehearsal-{time.time_ns()}")
         copy.forget()
         # Spark stops a running query when one of the same id starts, and the armed one has the id of this copy.
         (copy.state / "metadata").unlink(missing_ok=True)
         (copy.state / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
-        self.rehearsal = Rehearsal(self.host, self.name, copy, epochs=epochs)
+        self._rehearsal = Rehearsal(self.host, self.name, copy, epochs=epochs)
         try:
             with self.host.rehearsing:  # one at a time: the running stages need the processor too
-                self.rehearsal.run(self._abandoned)
+                self._rehearsal.run(self._abandoned)
         except Exception as error:
             # Throw-away rows may not suit the user's code; the takeover is then only slower.
             print(f"rehearsal of {self.name} failed: {root_cause(str(error))}", flush=True)
         finally:
-            self.rehearsal = None
+            self._rehearsal = None
+
+    def _publish(self, frame: DataFrame, batch: int) -> None:
+        self.host.publish(self.name, frame, batch)
+
+    def arm(self) -> wire.Reply | dict[str, Any]:
+        """Its reader has come to the door. Answers when the query may go on, or is over."""
+        rehearsal = self._rehearsal
+        if rehearsal:
+            return rehearsal.arm()
+        with self.host.changed:
+            self.armed = True
+            self.host.changed.notify_all()
+            self.host.changed.wait_for(lambda: self._released)
+        running = self.host.running(self.name)
+        return wire.refuse("stopped") if self._stopped or running is None else running.arm()
+
+    def abandon(self) -> None:
+        """No more preparations."""
+        self._abandoned.set()
+        self.host.wake()
+
+    def take(self) -> Any:
+        """The query, if it was started: the caller's now, to be let go with ``release`` once somebody answers it. Call
+        with ``lock`` held, after ``abandon``."""
+        return self._query
+
+    def release(self) -> None:
+        with self.host.changed:
+            self._released = True
+            self.host.changed.notify_all()
+
+    def stop(self) -> None:
+        self.abandon()
+        with self.lock:
+            query, self._stopped = self._query, True
+        self.release()
+        if query is not None:
+            try:
+                query.stop()
+            except Exception:
+                traceback.print_exc()
+
+
+class StandbyStage:
+    """Standby of one stage: it holds checkpoints and an armed query. At the first sign of trouble it may *rise*: run as
+    a copy, on the newest checkpoint, until the primary answers again or is given up."""
+
+    def __init__(self, host: Host, name: str, *, unit: str, generation: int, since: int, folder: Path) -> None:
+        self.host, self.name, self.unit, self.generation, self.folder = host, name, unit, generation, folder
+        self.since = since
+        self.copy: RunningStage | None = None
+        self._released = False
+        self._before: CheckpointStore | None = None
+        """What was held when another standby was promoted. It stays good until that one has sent two versions."""
+        self._hold(CheckpointStore(folder / f"standby-{generation}", clear=True))
+
+    def _hold(self, store: CheckpointStore) -> None:
+        self.store = store
+        self.query = ArmedQuery(self.host, self.name, unit=self.unit, generation=self.generation, store=store)
 
     def paste(self, header: dict[str, Any], body: bytes) -> wire.Reply | dict[str, Any]:
         try:
-            with self._lock:
-                if self._released:
-                    return wire.refuse("fenced")
+            query = self.query
+            with query.lock:
+                if self._released or query is not self.query:
+                    return wire.refuse("fenced" if self._released else "elsewhere")
                 epoch = self.store.paste(header, body)
                 if epoch is not None:
                     self.store.scrub()
-            if epoch is not None and epoch >= 0 and not self._has_snapshot:
-                with self.host.changed:
-                    self._has_state = True
-                    self._has_snapshot = self.store.has_snapshot()
-                    self.host.changed.notify_all()
+                    self._let_go_of_before()
+            if epoch is not None and epoch >= 0:
+                query.pasted()
             return {"epoch": epoch}
         except CheckpointDamaged as error:
             text = f"{self.name}: a checkpoint on {self.host.name} is damaged ({error}); asked for a whole one"
@@ -187,67 +253,111 @@ class StandbyStage:
         except OSError as error:
             return wire.refuse("disk", f"{error.strerror or error} on {self.host.name}")
 
-    def take_over(self) -> tuple[dict[str, Any] | None, Any]:
-        """Stop being a standby. Returns the manifest of the version to go on from and the armed query, if any.
-        The caller registers the primary and then calls ``release``."""
-        self._abandon()
-        with self._lock:
+    def follow(self, generation: int) -> None:
+        """Another standby has become primary. Its checkpoints come as new files of old names, so they get a store of
+        their own, and the query is armed anew on that."""
+        self.stand_down()
+        self.query.stop()
+        with self.query.lock:
+            if self.store.versions():
+                self._before = self.store
+            self.generation = generation
+            self._hold(CheckpointStore(self.folder / f"standby-{generation}", clear=True))
+
+    def _let_go_of_before(self) -> None:
+        if self._before is not None and len(self.store.versions()) >= VERSIONS_KEPT:
+            shutil.rmtree(self._before.folder, ignore_errors=True)
+            self._before = None
+
+    # -- rising -----------------------------------------------------------------------------------------------------
+
+    def rise(self) -> None:
+        """Run from the newest version. What the primary still sends goes on being held beside it."""
+        query = self.query
+        with query.lock:
+            if self.copy is not None or not self.store.versions():
+                return
+            query.abandon()
+            held = self.store.clone(self.folder / f"held-{time.time_ns()}")
+            manifest, _ = self.store.restore()
+            assert manifest is not None
+            self.store.forget()
+            self.copy = RunningStage(
+                self.host,
+                self.name,
+                unit=self.unit,
+                generation=self.generation,
+                folder=self.folder,
+                state=self.store.state,
+                start_epoch=manifest["epoch"],
+                base=manifest["base"],
+                query=query.take(),
+                primary=False,
+            )
+            self.store = held
+        query.release()
+        self.copy.start()
+
+    def stand_down(self) -> None:
+        """The primary is well: hold checkpoints again, as before."""
+        copy, self.copy = self.copy, None
+        if copy is None:
+            return
+        copy.stop()
+        with self.query.lock:
+            self._hold(self.store)
+        self.query.pasted()
+
+    # -- the end ----------------------------------------------------------------------------------------------------
+
+    def take_over(self) -> tuple[dict[str, Any] | None, Any, Path]:
+        """Stop being a standby. Returns the manifest of the version to go on from, the armed query, if any, and the
+        checkpoint folder. The caller registers the primary and then calls ``release``."""
+        self.query.abandon()
+        with self.query.lock:
             self._released = True
-            manifest, complaints = self.store.restore()
+            query, store = self.query.take(), self.store
+            if self._before is not None and not store.versions():
+                query, store = None, self._before
+            manifest, complaints = store.restore()
             for complaint in complaints:
                 self.host.report("damaged", stage=self.name, unit=self.unit, text=f"{self.name}: {complaint}")
             if manifest is None and complaints:
                 raise SetupError(f"no undamaged checkpoint of stage {self.name!r} is left on {self.host.name}")
-            self.store.clone(self.folder / "self")
-            self.store.forget()
-            return manifest, self.query
+            store.clone(self.folder / "self")
+            store.forget()
+            return manifest, query, store.state
 
-    def _abandon(self) -> None:
-        self._abandoned.set()
-        self.host.wake()
+    def take_copy(self) -> RunningStage | None:
+        """Stop being a standby that has risen. Returns the copy, which is the caller's to promote."""
+        copy, self.copy = self.copy, None
+        if copy is not None:
+            with self.query.lock:
+                self._released = True
+                self.store.clone(self.folder / "self")
+        return copy
 
     def release(self) -> None:
-        with self.host.changed:
-            self.stopping = True
-            self.host.changed.notify_all()
-
-    def _publish(self, frame: DataFrame, batch: int) -> None:
-        self.host.publish(self.name, frame, batch)
-
-    # -- Spark's side: an armed query waits here --------------------------------------------------------------------
+        self.query.release()
 
     def arm(self) -> wire.Reply | dict[str, Any]:
-        rehearsal = self.rehearsal
-        if rehearsal:
-            return rehearsal.arm()
-        with self.host.changed:
-            self.armed = True
-            self.host.changed.notify_all()
-            self.host.changed.wait_for(lambda: self.stopping)
-        promoted = self.host.stages.get(self.name)
-        return wire.refuse("stopped") if promoted is None or promoted is self else promoted.arm()
-
-    def set_standby(self, standby: str | None, since: int, *, ready: bool) -> None:
-        pass
+        copy = self.copy
+        return self.query.arm() if copy is None else copy.arm()
 
     def stop(self) -> None:
-        self._abandon()
-        self.release()
-        with self._lock:
-            query, self.query = self.query, None
-            self._released = True
-        if query is not None:
-            try:
-                query.stop()
-            except Exception:
-                traceback.print_exc()
+        self._released = True
+        copy, self.copy = self.copy, None
+        if copy is not None:
+            copy.stop()
+        self.query.stop()
 
     def status(self) -> dict[str, Any]:
-        versions = self.store.versions()
+        versions = self.store.versions() or (self._before.versions() if self._before else [])
         return {
             "role": "standby",
             "unit": self.unit,
             "generation": self.generation,
-            "armed": self.armed,
+            "armed": self.query.armed,
+            "rising": self.copy is not None,
             "checkpoint": versions[-1] if versions else None,
         }

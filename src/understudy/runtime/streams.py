@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 import traceback
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,10 @@ PREFETCH_MAX = 2
 """Epochs an inlet holds that Spark has not started on."""
 POLL_S = 20.0
 """How long one request for an epoch waits at the producer before it is asked again."""
+
+
+Answer = tuple[str | None, pa.Table | None]
+"""To a request for an epoch: a refusal, or the epoch's rows."""
 
 
 class Stream:
@@ -58,9 +62,7 @@ class Stream:
             self.host.changed.notify_all()
         return True
 
-    def take(
-        self, consumer: str, epoch: int, timeout_s: float, *, counts: bool = True
-    ) -> tuple[str | None, pa.Table | None]:
+    def take(self, consumer: str, epoch: int, timeout_s: float, *, counts: bool = True) -> Answer:
         """Wait for ``epoch``. Returns (refusal, None) or (None, table). ``counts`` unless a copy of the consumer asks:
         only its primary's requests say how far it is."""
         deadline = time.monotonic() + timeout_s
@@ -75,7 +77,7 @@ class Stream:
             self.host.changed.notify_all()  # that the consumer has come this far may lift back-pressure
             while not served:
                 left = deadline - time.monotonic()
-                if left <= 0 or self.host.stages.get(self.stage) is not self.owner:
+                if left <= 0 or self.host.stream(self.stage) is not self:
                     return ("later" if left <= 0 else "elsewhere"), None
                 self.host.changed.wait(left)
                 served = request()
@@ -111,7 +113,9 @@ class Inlet(threading.Thread):
         self.stage, self.stream, self.host = stage, stream, stage.host
         self.received = stage.start_epoch
         self.key = f"in:{stage.name}<{stream}"
-        self._requests = ThreadPoolExecutor(max_workers=4, thread_name_prefix=self.name)
+        self._requests = ThreadPoolExecutor(max_workers=8, thread_name_prefix=self.name)
+        self._pending: dict[str, tuple[int, Future[Answer]]] = {}
+        """Producer -> the epoch that it was asked for, and its answer to come."""
 
     def run(self) -> None:
         stage, host = self.stage, self.host
@@ -120,9 +124,8 @@ class Inlet(threading.Thread):
                 host.changed.wait_for(lambda: stage.stopping or self.received < stage.granted + PREFETCH_MAX)
                 if stage.stopping:
                     return
-                producer = host.primary_of_stream(self.stream)
-                serial = host.serial
-            refusal, table = self._fetch_while_current(producer, self.received + 1)
+                producers, serial = host.producers(self.stream), host.serial
+            refusal, table = self._fetch_while_current(producers, self.received + 1)
             if table is not None:
                 host.payloads.put(self.key, self.received + 1, table)
                 with host.changed:
@@ -142,21 +145,37 @@ class Inlet(threading.Thread):
                 with host.changed:  # moved or unreachable: the next plan will tell
                     host.changed.wait_for(lambda then=serial: stage.stopping or host.serial != then, timeout=0.1)
 
-    def _fetch_while_current(self, producer: str | None, epoch: int) -> tuple[str | None, pa.Table | None]:
-        """Fetch, but do not wait for a producer that the plan has given up: it may be paused and never answer."""
+    def _fetch_while_current(self, producers: tuple[str, ...], epoch: int) -> Answer:
+        """Ask all of them and take what comes first. One that has not answered an earlier request yet is not asked
+        again. Do not wait for producers that the plan has given up: one may be paused and never answer."""
         stage, host = self.stage, self.host
-        request = self._requests.submit(self._fetch, producer, epoch)
-        request.add_done_callback(lambda _: host.wake())
-        with host.changed:
-            host.changed.wait_for(
-                lambda: request.done() or stage.stopping or host.primary_of_stream(self.stream) != producer
-            )
-        return request.result() if request.done() else ("elsewhere", None)
+        answers: dict[str, Answer] = {}
+        while len(answers) < max(1, len(producers)):
+            for producer in producers:
+                if producer not in answers and producer not in self._pending:
+                    request = self._requests.submit(self._fetch, producer, epoch)
+                    self._pending[producer] = (epoch, request)
+                    request.add_done_callback(lambda _: host.wake())
+            with host.changed:
+                host.changed.wait_for(
+                    lambda: any(r.done() for _, r in self._pending.values())
+                    or stage.stopping
+                    or host.producers(self.stream) != producers
+                )
+                if stage.stopping or host.producers(self.stream) != producers or not producers:
+                    return "elsewhere", None
+            for producer, (asked, request) in list(self._pending.items()):
+                if request.done():
+                    del self._pending[producer]
+                    if asked == epoch:
+                        answers[producer] = request.result()
+            for answer in answers.values():
+                if answer[1] is not None:
+                    return answer
+        return answers[producers[0]]  # what the primary says counts: a copy may be behind, or just be starting
 
-    def _fetch(self, producer: str | None, epoch: int) -> tuple[str | None, pa.Table | None]:
+    def _fetch(self, producer: str, epoch: int) -> Answer:
         stage, host = self.stage, self.host
-        if producer is None:
-            return "elsewhere", None
         if producer == host.name:
             stream = host.stream(self.stream)
             if stream is None or (stage.primary and not stream.hears(stage.name, stage.generation, near=True)):
@@ -170,11 +189,12 @@ class Inlet(threading.Thread):
             "host": host.name,
             "unit": stage.unit,
             "generation": stage.generation,
-            "acks": list(stage.acks[self.stream].items()),
+            "acks": list(stage.acks(self.stream).items()),
             "counts": stage.primary,
         }
+        wanted = stage.primary and producer == host.primary_of_stream(self.stream)
         try:
-            category = "data" if stage.primary else "duplicate"
+            category = "data" if wanted else "duplicate"
             reply, table = host.peer(producer).get(request, category=category, timeout_s=POLL_S + 10)
         except (flight.FlightError, pa.ArrowException, OSError):
             return "unreachable", None

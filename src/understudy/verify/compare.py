@@ -103,8 +103,8 @@ def combine(comparisons: Sequence[Comparison]) -> Comparison:
     )
 
 
-def compare_sinks(run: Path, reference: Path, *, upto: int | None = None) -> Comparison:
-    """Compare the rows of ``run`` with those of ``reference``, epoch by epoch, through epoch ``upto``.
+def compare_sinks(run: Path, reference: Path, *, since: int = 0, upto: int | None = None) -> Comparison:
+    """Compare the rows of ``run`` with those of ``reference``, epoch by epoch, from epoch ``since`` through ``upto``.
 
     Without ``upto`` the last epoch that both have reached is the end, because the tail that a stopped run did
     not get to is not loss. Pass it whenever the run was meant to get there: only then does a run that never
@@ -119,9 +119,9 @@ def compare_sinks(run: Path, reference: Path, *, upto: int | None = None) -> Com
     last = upto
     if last is None:
         last = min(max(of_run), max(of_reference)) if of_run else max(of_reference)
-    epochs = sorted(epoch for epoch in of_run.keys() | of_reference.keys() if epoch <= last)
+    epochs = sorted(epoch for epoch in of_run.keys() | of_reference.keys() if since <= epoch <= last)
     if not epochs:
-        raise ValueError(f"upto={upto} lies before the first epoch of both sinks: nothing to compare")
+        raise ValueError(f"neither sink has an epoch from since={since} through upto={upto}: nothing to compare")
 
     rows_run = rows_reference = lost = repeated = different = unexpected = 0
     first_difference: int | None = None

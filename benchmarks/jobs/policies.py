@@ -1,0 +1,26 @@
+"""A chain whose streams are wide and whose state is small, as in Gu et al. 2009, so that what a policy sends shows.
+$POLICY names the policy of both units; their standbys are where nothing is read locally that would cross machines."""
+
+import os
+
+from pyspark.sql import functions as F
+
+import understudy as us
+
+policy = eval(os.environ.get("POLICY", "us.PassiveStandby()"), {"us": us})
+job = us.Job("policies", epoch="500ms", ha=policy)
+positions = job.source("positions", us.sources.rate(rows_per_second=3000, keys=20), host="h1")
+
+
+@job.stage(positions, host="h2", standby="h3")
+def wide(positions):
+    more = {f"speed{i}": F.col("speed") * i for i in range(12)}
+    return positions.withColumns({"at": F.timestamp_millis(F.col("id")), **more})
+
+
+@job.stage(wide, host="h3", standby="h1")
+def windows(wide):
+    return wide.withWatermark("at", "1 second").groupBy(F.window("at", "1 second"), "road").agg(F.avg("speed11"))
+
+
+job.sink(windows, us.sinks.parquet("out/policies"))

@@ -1,0 +1,77 @@
+"""Policies as words, for the command line and roles files: ``passive-standby``, ``active-standby copies=3``.
+
+A spelling is a name and the options that differ from their defaults, as ``option=value``. A value that can only belong
+to one option may stand alone: ``passive-standby individual 200ms``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any, get_args, get_type_hints
+
+from understudy.core.policies.active import ActiveStandby
+from understudy.core.policies.base import Policy
+from understudy.core.policies.hybrid import Hybrid
+from understudy.core.policies.none import NoProtection
+from understudy.core.policies.passive import PassiveStandby
+from understudy.core.policies.upstream import UpstreamBackup
+
+KINDS: dict[str, type[Policy]] = {
+    kind.kind.replace(" ", "-"): kind for kind in (NoProtection, PassiveStandby, ActiveStandby, UpstreamBackup, Hybrid)
+}
+
+
+def parse(text: str, **options: Any) -> Policy:
+    """The policy that ``text`` spells; ``options`` come on top. Raises ValueError, naming what there is."""
+    name, *words = text.split() or [""]
+    kind = KINDS.get(name)
+    if kind is None:
+        raise ValueError(f"unknown policy {name!r}; policies are: {', '.join(KINDS)}")
+    known = [f.name for f in fields(kind)]
+    given: dict[str, Any] = {}
+    for word in words:
+        option, equals, value = word.partition("=")
+        if not equals:
+            option, value = _owner(word, kind), word
+        if option in given:
+            raise ValueError(f"{name}: {option} is given twice")
+        given[option] = value
+    given |= options
+    for option in given:
+        if option not in known:
+            there = f"options are: {', '.join(known)}" if known else "it has no options"
+            raise ValueError(f"{name}: unknown option {option!r}; {there}")
+    try:
+        return kind(**{option: _value(value) for option, value in given.items()})
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def spell(policy: Policy) -> str:
+    """The shortest words that ``parse`` turns into this policy again."""
+    name = next(name for name, kind in KINDS.items() if kind is type(policy))
+    changed = [f for f in fields(policy) if getattr(policy, f.name) != f.default]
+    return " ".join([name, *(f"{f.name}={getattr(policy, f.name)}".replace(" ", "") for f in changed)])
+
+
+def _owner(word: str, kind: type[Policy]) -> str:
+    """The option that a value standing alone belongs to."""
+    hints = get_type_hints(kind)
+    for field in fields(kind):
+        if word in get_args(hints[field.name]):
+            return field.name
+    if word[:1].isdigit() and word[-1:].isalpha() and "every" in hints:  # a duration with its unit
+        return "every"
+    return word
+
+
+def _value(value: Any) -> Any:
+    """Numbers as numbers; all else is checked by the policy itself."""
+    if not isinstance(value, str):
+        return value
+    for number in (int, float):
+        try:
+            return number(value)
+        except ValueError:
+            continue
+    return value
