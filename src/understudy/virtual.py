@@ -253,18 +253,30 @@ def gu(
             bar.update(tasks[simulated], description=what, completed=done, total=total)
 
         found = study.run(out, quick=quick, seed=seed, hosts=not simulated_only, progress=progress)
-    table = Table(title="Gu et al. 2009, paper and ours", title_justify="left")
-    for head in ("shape", "found", "paper", "ours", "holds"):
-        table.add_column(head, justify="left" if head in ("shape", "found") else "right")
-    for value in found["summary"]:
-        mark = "yes" if value["within"] else "[red]no[/]"
-        table.add_row(value["name"], value["found"], f"{value['paper']:g}", f"{value['ours']:.4g}", mark)
-    console.print(table)
-    missed = [v for v in found["summary"] if not v["within"]]
+    _show_claims(found["summary"])
+    missed = [v for v in found["summary"] if not v["within"] or v.get("agrees") is False]
+    reasons: dict[str, list[str]] = {}
     for value in missed:
-        text = f"{value['name']}, {value['found']}: {value['why'] or 'not explained'}"
-        console.print(text, highlight=False, soft_wrap=True)
+        reasons.setdefault(value.get("why") or "not explained", []).append(f"{value['name']} ({value['found']})")
+    for why, where in reasons.items():
+        console.print(f"{'; '.join(where)}:\n  {why}", highlight=False, soft_wrap=True)
     console.print(f"{found['runs']:,} results, {found['seconds']:.0f} s; {found['page']}", highlight=False)
-    unexplained = [f"{v['name']}, {v['found']}" for v in missed if not v["why"]]
+    unexplained = [f"{v['name']}, {v['found']}" for v in missed if not v.get("why")]
     if unexplained:
         raise DrillFailed(f"not as in the paper, and no reason known: {'; '.join(unexplained)}")
+
+
+def _show_claims(summary: list[dict[str, Any]]) -> None:
+    """A line per claim, a column per way of finding out."""
+    claims: dict[str, dict[str, Any]] = {}
+    for value in summary:
+        claims.setdefault(value["name"], {})[value["how"]] = value
+    hows = {value["how"]: value["found"] for value in summary}
+    table = Table("shape", title="Gu et al. 2009, paper and ours (red: outside of the shape)", title_justify="left")
+    for head in ("paper", *hows.values()):
+        table.add_column(head, justify="right")
+    for name, values in claims.items():
+        found = [values.get(how) for how in hows]
+        cells = ["" if v is None else f"{v['ours']:.3g}" if v["within"] else f"[red]{v['ours']:.3g}[/]" for v in found]
+        table.add_row(name, next(iter(values.values()))["says"], *cells)
+    console.print(table)

@@ -1,7 +1,7 @@
 """Gu et al. 2009, Section 5, on the quick version of ``understudy lab gu``: one test per claim, in virtual time.
 
-Each claim is asserted for both protocols that are simulated, the paper's and Understudy's. Where Understudy's differs on
-purpose (a sweeping checkpoint is smaller, and reprocessing longer, than the paper's), that is asserted too.
+Each claim is asserted for both protocols that are simulated, the paper's and Understudy's. Where Understudy's differs
+on purpose (a sweeping checkpoint is smaller, and reprocessing longer, than the paper's), that is asserted too.
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ def test_a_sweeping_checkpoint_of_understudy_is_the_state_alone(lab: Lab) -> Non
     """Section 3.1 looks for a small queue; at the trim point it is empty."""
     sizes = lab.views["understudy"].line("2-3", "sweeping", "mean_size")
     assert set(sizes.values()) == {Params().state_elements}
-    assert all(size > Params().state_elements for size in lab.views["paper"].line("2-3", "sweeping", "mean_size").values())
+    in_paper = lab.views["paper"].line("2-3", "sweeping", "mean_size")
+    assert all(size > Params().state_elements for size in in_paper.values())
 
 
 @pytest.mark.parametrize("other", BIG)
@@ -265,7 +266,8 @@ def test_every_figure_is_measured(measuring: gu_hosts.Measuring) -> None:
     assert len(set(points)) == len(points)
     assert {figure for figure, _, _ in points} == {"2-3", "4", "5", "6", "7", "8"}
     for figure in ("5", "6", "7", "8"):
-        assert {s for f, s, _ in points if f == figure} == {r.series for r in gu.plan(gu.QUICK, 1) if r.figure == figure}
+        simulated = {job.series for job in gu.plan(gu.QUICK, 1) if job.figure == figure}
+        assert {series for f, series, _ in points if f == figure} == simulated
 
 
 def test_simulation_and_measurement_are_compared_by_direction() -> None:

@@ -32,9 +32,9 @@ HORIZON_S = 2.0
 CHOICES: dict[str, str] = {
     "An element and an epoch": (
         "Elements travel in batches of what arrives in 4 ms, and a batch is an epoch of Understudy's machines: 12 "
-        "elements at 3,000 a second. The paper's sending threads send what has gathered in a queue too. Shorter batches "
-        "make the sweeping checkpoints of the paper's protocol smaller (one batch is always on its way); nothing else "
-        "depends on it."
+        "elements at 3,000 a second. The paper's sending threads send what has gathered in a queue too. Shorter "
+        "batches make the sweeping checkpoints of the paper's protocol smaller (one batch is always on its way); "
+        "nothing else depends on it."
     ),
     "Processing and sending": (
         "20 µs and 30 µs per element. The paper's PEs manage “over 25K” elements a second, which leaves 40 µs for each "
@@ -43,8 +43,8 @@ CHOICES: dict[str, str] = {
     "What a checkpoint takes": (
         "Five remote calls (pause, paused, checkpoint, store, resume: Section 4.1) of 1/700 s each, because a PE that "
         "makes a call per element manages about 700 a second; and 20 µs for each element serialised and stored. The "
-        "latter is chosen so that the paper's protocol gives Figure 4's 1/4 on average. A machine has four cores: the PEs of "
-        "a subjob are serialised side by side."
+        "latter is chosen so that the paper's protocol gives Figure 4's 1/4 on average. A machine has four cores: the "
+        "PEs of a subjob are serialised side by side."
     ),
     "What a synchronous checkpoint is": (
         "One message for the whole subjob (Section 4.2: the job state is stored by one call), so it carries two PEs."
@@ -52,8 +52,8 @@ CHOICES: dict[str, str] = {
     "Intervals of Figures 2 and 3": "100 to 900 ms as in Figure 8; the paper's text does not name them.",
     "Figures 6 to 8": (
         "3,000 elements a second; the second of the four subjobs fails, as in the paper's Figure 1. Its machine just "
-        "stops answering: only missing heartbeats tell. All subjobs have the same protection. A failure is three missed "
-        "heartbeats, the last one half an interval late."
+        "stops answering: only missing heartbeats tell. All subjobs have the same protection. A failure is three "
+        "missed heartbeats, the last one half an interval late."
     ),
     "Redeployment": "500 ms, the paper's own measurement; it is an input of the simulation, not a result.",
     "Figure 5": (
@@ -186,13 +186,13 @@ def plan(sweep: Sweep, seed: int) -> list[Job]:
                 jobs.append(Job("2-3", method, ms, _at(every, ms / 1000)))
             for rate in sweep.checkpoint_rates:
                 jobs.append(Job("4", method, rate, _at(replace(every, rate_per_s=rate), 0.5)))
-        for name, methods in CONFIGURATIONS.items():
+        for name, configured in CONFIGURATIONS.items():
             for rate in sweep.rates:
-                short = replace(common, methods=methods, rate_per_s=rate, measure_s=min(4.0, sweep.measure_s))
+                short = replace(common, methods=configured, rate_per_s=rate, measure_s=min(4.0, sweep.measure_s))
                 jobs.append(Job("5", name, rate, _at(short, 0.5)))
         failing = replace(common, fail=1)
-        for name, methods in (("AS", ("eager",) * 4), ("PS", ("sweeping",) * 4)):
-            jobs.append(Job("6", name, 0, _at(replace(failing, methods=methods), 0.5)))
+        jobs.append(Job("6", "AS", 0, _at(replace(failing, methods=("eager",) * 4), 0.5)))
+        jobs.append(Job("6", "PS", 0, _at(replace(failing, methods=("sweeping",) * 4), 0.5)))
         for i in range(sweep.failures):
             one = replace(failing, seed=seed * 1000 + i, failure_phase=(i + 0.5) / sweep.failures)
             jobs += [Job("7", "PS", ms, _at(replace(one, heartbeat_s=ms / 1000), 0.5)) for ms in sweep.heartbeats_ms]

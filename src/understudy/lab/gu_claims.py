@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
+from understudy.core.policies import passive
+
 Row = dict[str, Any]
 """A line of ``results.jsonl`` or an entry of ``summary.json``."""
 
-METHODS = ("sweeping", "individual", "synchronous")
+METHODS: tuple[passive.Timing, ...] = ("sweeping", "individual", "synchronous")
 HOWS = {
     "paper": "simulated, the paper's protocol",
     "understudy": "simulated, Understudy's protocol",
@@ -72,9 +74,36 @@ class View:
         xs = list(self.line(figure, series, value))
         return xs[-1] / xs[0]
 
-    def share(self, series: str, part: str) -> list[float]:
-        part_s, total_s = self.line("7", series, f"{part}_s"), self.line("7", series, "total_s")
-        return [part_s[x] / total_s[x] for x in part_s]
+
+Value = Callable[[View], float]
+
+
+def _times_sweeping(value: str, other: str) -> Value:
+    return lambda v: v.middle("2-3", other, value) / v.middle("2-3", "sweeping", value)
+
+
+def _growth(figure: str, series: str, value: str) -> Value:
+    return lambda v: v.growth(figure, series, value)
+
+
+def _slope(figure: str, series: str, value: str) -> Value:
+    """Growth over growth of the axis: 1 when proportional."""
+    return lambda v: v.growth(figure, series, value) / v.span(figure, series, value)
+
+
+def _ratio(figure: str, value: str, over: str, under: str) -> Value:
+    return lambda v: v.ratio(figure, value, over, under)
+
+
+def _pause(series: str) -> Value:
+    """The longest pause of Figure 6 in usual ones."""
+    return lambda v: v.middle("6", series, "longest_pause_s") / v.middle("6", series, "usual_pause_s")
+
+
+def _detection(v: View) -> list[float]:
+    """The share of detection in recovery, by heartbeat interval."""
+    detection, total = v.line("7", "PS", "detection_s"), v.line("7", "PS", "total_s")
+    return [detection[x] / total[x] for x in detection]
 
 
 @dataclass(frozen=True)
@@ -87,7 +116,7 @@ class Claim:
     low: float
     high: float
     """Between these the shape is there."""
-    value: Callable[[View], float]
+    value: Value
     turning: float | None = None
     """Values on either side of it mean opposite things, such as 1 for the ratio of two curves. Simulation and
     measurement agree when they are on the same side; without it, when both are in the band or both are not."""
@@ -100,108 +129,95 @@ _TRIM_POINT = (
     "smaller than the paper's. The two others ship every element once."
 )
 _LAG = (
-    "Understudy acknowledges upstream what the older of two kept versions covers, so that either may be damaged. A sweep "
-    "then reaches every stage one interval later than the stage downstream of it, and there are more elements to process "
-    "again: for the second of four subjobs about 5.5 intervals' worth instead of half of one. With the paper's one version "
-    "the same simulation stays flat."
+    "Understudy acknowledges upstream what the older of two kept versions covers, so that either may be damaged. A "
+    "sweep then reaches every stage one interval later than the stage downstream of it, and there are more elements to "
+    "process again: for the second of four subjobs about 5.5 intervals' worth instead of half of one. With the paper's "
+    "one version the same simulation stays flat."
 )
+
+_BIG = METHODS[1:]
 
 CLAIMS: tuple[Claim, ...] = (
     *(
         Claim(
             "Fig 2", f"average checkpoint size, {other} / sweeping, middle of the axis", "roughly 30", 30, 15, 60,
-            lambda v, o=other: v.middle("2-3", o, "mean_size") / v.middle("2-3", "sweeping", "mean_size"), 1,
-            {"understudy": _TRIM_POINT},
+            _times_sweeping("mean_size", other), 1, {"understudy": _TRIM_POINT},
         )
-        for other in METHODS[1:]
+        for other in _BIG
     ),
     *(
         Claim(
-            "Fig 2", f"average checkpoint size, {other}: growth over growth of the interval", "proportional", 1, 0.6, 1.2,
-            lambda v, o=other: v.growth("2-3", o, "mean_size") / v.span("2-3", o, "mean_size"),
+            "Fig 2", f"average checkpoint size, {other}: growth over growth of the interval", "proportional", 1, 0.6,
+            1.2, _slope("2-3", other, "mean_size"),
         )
-        for other in METHODS[1:]
+        for other in _BIG
     ),
     Claim(
-        "Fig 2", "average checkpoint size, sweeping: growth over growth of the interval", "grows sub-linearly",
-        0.5, 0.0, 0.6, lambda v: v.growth("2-3", "sweeping", "mean_size") / v.span("2-3", "sweeping", "mean_size"),
+        "Fig 2", "average checkpoint size, sweeping: growth over growth of the interval", "grows sub-linearly", 0.5,
+        0.0, 0.6, _slope("2-3", "sweeping", "mean_size"),
     ),
     *(
         Claim(
             "Fig 3", f"total checkpoint size, {other} / sweeping, middle of the axis", "13 to 30", 20, 10, 40,
-            lambda v, o=other: v.middle("2-3", o, "total_size") / v.middle("2-3", "sweeping", "total_size"), 1,
-            {"understudy": _TRIM_POINT},
+            _times_sweeping("total_size", other), 1, {"understudy": _TRIM_POINT},
         )
-        for other in METHODS[1:]
+        for other in _BIG
     ),
     *(
         Claim(
             "Fig 3", f"total checkpoint size, {other}: last / first interval", "relatively constant", 1, 0.6, 1.4,
-            lambda v, o=other: v.growth("2-3", o, "total_size"),
+            _growth("2-3", other, "total_size"),
         )
-        for other in METHODS[1:]
+        for other in _BIG
     ),
     Claim(
         "Fig 3", "total checkpoint size, sweeping: last / first interval", "drops", 0.2, 0.0, 0.8,
-        lambda v: v.growth("2-3", "sweeping", "total_size"), 1,
+        _growth("2-3", "sweeping", "total_size"), 1,
     ),
     *(
         Claim(
             "Fig 4", f"checkpoint time, {other} / sweeping, mean of all rates", "about 4", 4, 2, 8,
-            lambda v, o=other: v.ratio("4", "mean_s", o, "sweeping"), 1,
-            {"understudy": _TRIM_POINT + " More elements take more time."},
+            _ratio("4", "mean_s", other, "sweeping"), 1,
         )
-        for other in METHODS[1:]
+        for other in _BIG
     ),
     Claim(
         "Fig 4", "checkpoint time, synchronous / individual", "synchronous has the longest time", 1.5, 1.0, INFINITE,
-        lambda v: v.ratio("4", "mean_s", "synchronous", "individual"), 1,
+        _ratio("4", "mean_s", "synchronous", "individual"), 1,
     ),
     *(
-        Claim(
-            "Fig 5", f"bytes, {name} / NONE", says, paper, low, high,
-            lambda v, n=name: v.ratio("5", "bytes_per_s", n, "NONE"), 1,
-        )
+        Claim("Fig 5", f"bytes, {name} / NONE", says, paper, low, high, _ratio("5", "bytes_per_s", name, "NONE"), 1)
         for name, says, paper, low, high in (
-            ("None-AS", "around twice", 2, 1.8, 2.2), ("AS-AS", "about four times", 4, 3.6, 4.4),
+            ("None-AS", "around twice", 2, 1.8, 2.2),
+            ("AS-AS", "about four times", 4, 3.6, 4.4),
             ("PS", "about 10 % more", 1.1, 1.0, 1.15),
         )
     ),
-    Claim(
-        "Fig 6", "AS: longest pause / usual pause downstream", "almost transparent", 1, 0, 2.5,
-        lambda v: fmean(v.line("6", "AS", "longest_pause_s").values()) / fmean(
-            v.line("6", "AS", "usual_pause_s").values()
-        ),
-    ),
-    Claim(
-        "Fig 6", "PS: silent period / usual pause downstream", "the curve is flat", 10, 2.5, INFINITE,
-        lambda v: fmean(v.line("6", "PS", "longest_pause_s").values()) / fmean(
-            v.line("6", "PS", "usual_pause_s").values()
-        ),
-    ),
+    Claim("Fig 6", "AS: longest pause / usual pause downstream", "almost transparent", 1, 0, 2.5, _pause("AS")),
+    Claim("Fig 6", "PS: longest pause / usual pause downstream", "a silent period", 10, 2.5, INFINITE, _pause("PS")),
     Claim(
         "Fig 7", "detection: growth over growth of the heartbeat interval", "about linearly", 1, 0.8, 1.2,
-        lambda v: v.growth("7", "PS", "detection_s") / v.span("7", "PS", "detection_s"),
+        _slope("7", "PS", "detection_s"),
     ),
     Claim(
         "Fig 7", "share of detection in recovery, longest heartbeat interval", "becomes dominant", 0.7, 0.5, 1,
-        lambda v: v.share("PS", "detection")[-1], 0.5,
+        lambda v: _detection(v)[-1], 0.5,
     ),
     Claim(
-        "Fig 7", "share of detection, longest / shortest heartbeat interval", "becomes dominant", 2, 1.2, INFINITE,
-        lambda v: v.share("PS", "detection")[-1] / v.share("PS", "detection")[0], 1,
+        "Fig 7", "share of detection in recovery, longest / shortest heartbeat interval", "becomes dominant", 2, 1.2,
+        INFINITE, lambda v: _detection(v)[-1] / _detection(v)[0], 1,
     ),
     Claim(
-        "Fig 8", "retransmission and reprocessing, longest / shortest checkpoint interval", "tends to increase",
-        2, 1.2, INFINITE, lambda v: v.growth("8", "PS", "reprocessing_s"), 1,
+        "Fig 8", "retransmission and reprocessing, longest / shortest checkpoint interval", "tends to increase", 2, 1.2,
+        INFINITE, _growth("8", "PS", "reprocessing_s"), 1,
     ),
     Claim(
         "Fig 8", "whole recovery, longest / shortest checkpoint interval", "does not change much", 1, 0.75, 1.25,
-        lambda v: v.growth("8", "PS", "total_s"), None, {"understudy": _LAG},
+        _growth("8", "PS", "total_s"), None, {"understudy": _LAG},
     ),
     Claim(
         "Fig 8", "redeployment (s)", "about 500 ms", 0.5, 0.4, 0.6,
-        lambda v: fmean(v.line("8", "PS", "redeployment_s").values()), None,
+        lambda v: fmean(v.line("8", "PS", "redeployment_s").values()),
     ),
 )  # fmt: skip
 

@@ -83,11 +83,12 @@ class Params:
                     raise ValueError(f"{name}={value!r} is none of {', '.join(allowed)}")
         if not self.methods:
             raise ValueError("methods=() must name a method for each subjob")
-        positive = "rate_per_s interval_s heartbeat_s misses warmup_s measure_s pes_per_unit batch_s element_bytes"
-        for name in positive.split():
+        positive = ("rate_per_s", "interval_s", "heartbeat_s", "misses", "warmup_s", "measure_s", "pes_per_unit")
+        for name in (*positive, "batch_s", "element_bytes"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}={getattr(self, name)!r} must be more than 0")
-        for name in "state_elements ack_bytes element_s send_s link_delay_s call_s store_s redeploy_s".split():
+        times = ("element_s", "send_s", "link_delay_s", "call_s", "store_s", "redeploy_s")
+        for name in ("state_elements", "ack_bytes", *times):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name}={getattr(self, name)!r} must not be negative")
         if max(self.element_s, self.send_s) * self.rate_per_s >= 1:
@@ -128,7 +129,7 @@ def protect(method: Method, roles: list[base.StageRole], params: Params) -> base
     if method == "none":
         return NoProtection().protect(roles)
     if method in ("lazy", "eager"):
-        return ActiveStandby(delivery=method).protect(roles)  # type: ignore[arg-type]
+        return ActiveStandby(delivery=method).protect(roles)
     machine = PassiveStandby(method, every=params.interval_s).protect(roles)  # type: ignore[arg-type]
     if params.protocol == "paper":
         assert isinstance(machine, passive._Versions)
@@ -511,8 +512,8 @@ class World:
         for consumer in self._copies_of(names[0]):
             self.source.connect(consumer)
         for unit in self.units:
-            standbys = ("standby",) if unit.method in CHECKPOINTED else ()
-            standbys = standbys or tuple(name for name, copy in unit.copies.items() if not copy.primary)
+            copies = tuple(name for name, copy in unit.copies.items() if not copy.primary)
+            standbys = ("standby",) if unit.method in CHECKPOINTED else copies
             unit.primary.protect(lambda pe, s=standbys: (s, self.rng.random() * params.interval_s))  # type: ignore[misc]
 
     def _copies_of(self, name: str) -> list[Consumer]:

@@ -153,8 +153,7 @@ def _bars(at: Means, number: str, xs: str, units: tuple[str, str]) -> Figure:
             floor = [0.0] * len(points)
             for part, colour in _PARTS.items():
                 heights = [at[number, how, "PS", x][f"{part}_s"] for x in points]
-                pale = {"alpha": 0.45} if how == "paper" else {}
-                each.bar(places, heights, width, bottom=floor, color=colour, **pale)
+                each.bar(places, heights, width, bottom=floor, color=colour, alpha=0.45 if how == "paper" else 1.0)
                 floor = [a + b for a, b in zip(floor, heights)]
         each.set_xticks(range(len(points)), [f"{x:g}" for x in points])
         _label(each, f"{xs} ({unit})", "seconds")
@@ -234,8 +233,8 @@ def _page(
             counts.append(f"{sum(row['within'] for row in mine)} of {len(mine)} {text}")
     measured = [row for row in summary if "agrees" in row]
     agreement = (
-        f"In {sum(row['agrees'] for row in measured)} of {len(measured)} the simulation of Understudy's protocol and the "
-        "measurement point the same way. "
+        f"In {sum(row['agrees'] for row in measured)} of {len(measured)} the simulation of Understudy's protocol and "
+        "the measurement point the same way. "
         if measured
         else "Nothing was measured on hosts in this run. "
     )
@@ -250,9 +249,9 @@ def _page(
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Gu et al. 2009, done again</title><style>{_STYLE}</style></head><body>
 <h1>Gu et al. 2009, done again</h1>
-<p class="lead">An Empirical Study of High Availability in Stream Processing Systems, Figures 2 to 8: a chain of eight PEs
-in four subjobs, simulated with the machines that Understudy runs on ({seeds} runs in virtual time), and the same chain
-as a Spark job on hosts of this machine ({len(rows) - seeds} results).</p>
+<p class="lead">An Empirical Study of High Availability in Stream Processing Systems, Figures 2 to 8: a chain of eight
+PEs in four subjobs, simulated with the machines that Understudy runs on ({seeds} runs in virtual time), and the same
+chain as a Spark job on hosts of this machine ({len(rows) - seeds} results).</p>
 <p>Of the shapes that the paper describes hold: {escape("; ".join(counts))}. {agreement}</p>
 <p>Two protocols are simulated. <em>The paper's</em>: a checkpoint is the newest state with the whole output queue, and
 one version is kept. <em>Understudy's</em>: a sweeping checkpoint is taken at the trim point, where the queue is empty,
@@ -280,22 +279,21 @@ def _table(summary: Sequence[Row]) -> str:
     agree = "<th>same direction</th>" if "measured" in hows else ""
     lines = []
     for name, found in claims.items():
-        any_row = next(iter(found.values()))
-        low, high = any_row["band"]
+        one = next(iter(found.values()))
+        low, high = one["band"]
         band = f"{low:g} to {high:g}" if high is not None else f"{low:g} or more"
-        cells = ""
-        for how in hows:
-            row = found.get(how)
-            mark = "" if row is None else "good" if row["within"] else "miss"
-            cells += f'<td class="number {mark}">{"" if row is None else format(row["ours"], ".3g")}</td>'
+        cells = "".join(_number(found.get(how)) for how in hows)
         if agree:
-            row = found.get("measured")
-            known = row is not None and "agrees" in row
-            text = ("yes" if row["agrees"] else "no") if row is not None and known else ""
-            cells += f'<td class="{"good" if text == "yes" else "miss"}">{text}</td>'
-        lines.append(
-            f"<tr><td>{escape(name)}</td><td>{escape(any_row['says'])}</td>"
-            f'<td class="number">{band}</td>{cells}</tr>'
-        )
+            agrees = found.get("measured", {}).get("agrees")
+            said = "" if agrees is None else "yes" if agrees else "no"
+            cells += f'<td class="{"miss" if said == "no" else "good"}">{said}</td>'
+        what = f"<td>{escape(name)}</td><td>{escape(one['says'])}</td>"
+        lines.append(f'<tr>{what}<td class="number">{band}</td>{cells}</tr>')
     head = f'<th>what</th><th>the paper says</th><th class="number">shape holds from … to</th>{heads}{agree}'
     return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+
+
+def _number(row: Row | None) -> str:
+    if row is None:
+        return "<td></td>"
+    return f'<td class="number {"good" if row["within"] else "miss"}">{row["ours"]:.3g}</td>'
