@@ -12,12 +12,12 @@ job = us.Job("matrix", epoch="500ms", ha=policy)
 positions = job.source("positions", us.sources.rate(rows_per_second=3000, keys=200), host="h1")
 
 
-@job.stage(positions, host="h2", standby="h1")
+@job.stage(positions, host="h2", standbys=["h1"])
 def moving(positions):
     return positions.where("speed > 1").withColumn("at", F.timestamp_millis(F.col("id")))
 
 
-@job.stage(moving, host="h3", standby="h1")
+@job.stage(moving, host="h3", standbys=["h1"])
 def speeds(moving):
     windows = moving.withWatermark("at", "2 seconds").groupBy(F.window("at", "4 seconds"), "road")
     return windows.agg(F.avg("speed").alias("mean"), F.count("*").alias("cars"))

@@ -7,10 +7,10 @@ import understudy as us
 PRELOAD_ROWS, KEYS_PER_ROW = 10_000, 100
 
 job = us.Job("million", epoch="500ms")
-positions = job.source("positions", us.sources.rate(rows_per_second=3000, keys=1_000_000), host="h1", standby="h2")
+positions = job.source("positions", us.sources.rate(rows_per_second=3000, keys=1_000_000), host="h1", standbys=["h2"])
 
 
-@job.stage(positions, host="h2", standby="h1")
+@job.stage(positions, host="h2", standbys=["h1"])
 def speeds(positions):
     first = F.col("id") * KEYS_PER_ROW
     keys = F.when(F.col("id") < PRELOAD_ROWS, F.sequence(first, first + KEYS_PER_ROW - 1)).otherwise(F.array("road"))

@@ -12,13 +12,13 @@ job = us.Job("policies", epoch="500ms", ha=policy)
 positions = job.source("positions", us.sources.rate(rows_per_second=3000, keys=20), host="h1")
 
 
-@job.stage(positions, host="h2", standby="h3")
+@job.stage(positions, host="h2", standbys=["h3"])
 def wide(positions):
     more = {f"speed{i}": F.col("speed") * i for i in range(12)}
     return positions.withColumns({"at": F.timestamp_millis(F.col("id")), **more})
 
 
-@job.stage(wide, host="h3", standby="h1")
+@job.stage(wide, host="h3", standbys=["h1"])
 def windows(wide):
     return wide.withWatermark("at", "1 second").groupBy(F.window("at", "1 second"), "road").agg(F.avg("speed11"))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from understudy import errors, sinks, sources
-    from understudy.core.policies import ActiveStandby, Hybrid, PassiveStandby, UpstreamBackup, none
+    from understudy.core.policies import ActiveStandby, Hybrid, PassiveStandby, UpstreamBackup, auto, none
     from understudy.job import Job, Stream
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "PassiveStandby",
     "Stream",
     "UpstreamBackup",
+    "auto",
     "errors",
     "none",
     "sinks",
@@ -26,7 +27,7 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-_POLICIES = ("ActiveStandby", "Hybrid", "PassiveStandby", "UpstreamBackup", "none")
+_POLICIES = ("ActiveStandby", "Hybrid", "PassiveStandby", "UpstreamBackup", "auto", "none")
 _HOMES = {"Job": "job", "Stream": "job", **dict.fromkeys(_POLICIES, "core.policies")}
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import time
 import traceback
 from contextlib import nullcontext
 from pathlib import Path
@@ -36,6 +37,9 @@ Conf = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Spark
 QueueMb = Annotated[int, typer.Option(help="Memory for queues per host, in MiB; more goes to disk.", min=1)]
 Heartbeat = Annotated[str, typer.Option(help="Time between heartbeats.")]
 Misses = Annotated[int, typer.Option(help="Missed heartbeats in a row that make a failure.", min=1)]
+Roles = Annotated[
+    Path | None, typer.Option(metavar="FILE.toml", help="Hosts and policies of units, instead of what the job says.")
+]
 TokenFile = Annotated[Path | None, typer.Option(help="File with the job token; else $UNDERSTUDY_TOKEN.")]
 TlsCert = Annotated[str | None, typer.Option(help="PEM certificate of this process.")]
 TlsKey = Annotated[str | None, typer.Option(help="PEM key of this process.")]
@@ -57,6 +61,12 @@ def _seconds(text: str, option: str) -> float:
         return seconds(text, what=option)
     except ValueError as error:
         raise SetupError(str(error)) from None
+
+
+def _roles(file: Path | None) -> dict[str, Any]:
+    from understudy.roles import read
+
+    return {} if file is None else read(file)
 
 
 def _tls(cert: str | None, key: str | None, ca: str | None) -> Any:
@@ -101,6 +111,7 @@ def interrupt_on_sigterm() -> None:
 def run(
     job_file: JobFile,
     hosts: Hosts = 3,
+    roles: Roles = None,
     state: State = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start over: forget state and outputs of earlier runs.")
@@ -126,9 +137,10 @@ def run(
 
     interrupt_on_sigterm()
     folder = state or _default_state(job_file)
-    common = {
+    common: dict[str, Any] = {
         "hosts": hosts,
         "fresh": fresh,
+        "roles": _roles(roles),
         "heartbeat_s": _seconds(heartbeat, "--heartbeat"),
         "heartbeat_misses": misses,
     }
@@ -159,6 +171,30 @@ def run(
     except KeyboardInterrupt:
         clean = session.stop(drain=False)
     console.print(f"stopped{'' if clean else ' without a last checkpoint'}; run it again to go on ({folder})")
+
+
+@app.command()
+def plan(
+    job_file: JobFile,
+    state: State = None,
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="F", help="Also write it here, as JSON.")] = None,
+    master: Master = "local[*]",
+    conf: Conf = None,
+) -> None:
+    """Show what to expect of a job before it runs: operators, policies, what is kept, what a crash and safety cost."""
+    from understudy import outlook
+    from understudy.runtime.profile import FILE
+    from understudy.runtime.spark import require_java
+
+    interrupt_on_sigterm()
+    profile = (state or _default_state(job_file)) / FILE
+    require_java()
+    settings = {**FAST_START, **_settings(conf)}
+    found = outlook.inspect(job_file, profile, master=master, settings=settings)
+    if json_file is not None:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        json_file.write_text(json.dumps(outlook.to_dict(found), indent=2) + "\n")
+    outlook.show(found, console)
 
 
 @app.command()
@@ -260,7 +296,7 @@ def status(
         print(json.dumps(answer, indent=2))
         return
     table = Table(title=f"job {answer['job']}", title_justify="left")
-    for column in ("unit", "policy", "generation", "runs on", "standby", "ready"):
+    for column in ("unit", "policy", "generation", "runs on", "standby", "ready", "monitor"):
         table.add_column(column)
     for name, unit in answer["units"].items():
         turn = f" -> {unit['turn']['policy']}" if unit.get("turn") else ""
@@ -271,21 +307,34 @@ def status(
             unit["primary"] or "waiting",
             ", ".join(unit["standbys"]) or "-",
             ", ".join(unit["ready"]) or "-",
+            unit["monitor"],
         )
     console.print(table)
     table = Table(title="hosts", title_justify="left")
-    for column in ("host", "alive", "memory", "queues", "stages"):
+    for column in ("host", "health", "memory", "queues", "stages"):
         table.add_column(column)
     for name, about in answer["hosts"].items():
         stages = ", ".join(
             f"{s} {d['role']} @{d.get('committed', d.get('checkpoint'))}" for s, d in about.get("stages", {}).items()
         )
         queues = about.get("queues", {}).get("memory", 0)
-        table.add_row(
-            name, str(about["alive"]), f"{about.get('rss', 0) / 2**20:.0f} MiB", f"{queues / 2**20:.1f} MiB", stages
-        )
+        memory = f"{about.get('rss', 0) / 2**20:.0f} MiB"
+        table.add_row(name, _health(about["health"]), memory, f"{queues / 2**20:.1f} MiB", stages)
     console.print(table)
     console.print("bytes: " + ", ".join(f"{k} {v:,}" for k, v in answer["bytes"].items()), highlight=False)
+
+
+def _health(health: dict[str, Any]) -> str:
+    """In words: "well", "suspected: 2 heartbeats missed in 1.2 s (h3)"."""
+    words = str(health["state"])
+    if health["misses"]:
+        words += f": {health['misses']} heartbeats missed"
+    if health["since"] is not None:
+        words += f" in {time.time() - health['since']:.1f} s ({', '.join(health['by'])})"
+    if health["failures"]:
+        back = "" if health["returned"] is None else f", back {time.time() - health['returned']:.0f} s ago"
+        words += f"; failed {health['failures']} time{'s' if health['failures'] > 1 else ''}{back}"
+    return words
 
 
 def _only_state() -> Path:
@@ -307,6 +356,7 @@ def drill(
     after: Annotated[str, typer.Option(help="How long the job runs before.")] = "10s",
     pause: Annotated[str, typer.Option(help="How long a stopped host stays stopped.")] = "5s",
     hosts: Hosts = 3,
+    roles: Roles = None,
     out: Annotated[Path, typer.Option(help="Folder for outputs, result.json and report.html; it is replaced.")] = Path(
         "out/drill"
     ),
@@ -327,6 +377,7 @@ def drill(
         after_s=_seconds(after, "--after"),
         pause_s=_seconds(pause, "--pause"),
         hosts=hosts,
+        roles=_roles(roles),
         settings=_settings(conf),
         heartbeat_s=_seconds(heartbeat, "--heartbeat"),
         heartbeat_misses=misses,

@@ -6,9 +6,9 @@ import importlib.util
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from understudy.core.policies import PassiveStandby, Policy, none
 from understudy.core.topology import CycleError, StageShape, Topology, UnitShape
 from understudy.durations import seconds
 from understudy.errors import JobError
+from understudy.roles import ROLES, UnitRoles, given, policy_of
 from understudy.sinks import AnySink, ConsoleSink, FolderSink, ForeachSink
 from understudy.sources import AnySource, FolderSource, RateSource, RecordedSource, SparkSource
 
@@ -46,8 +47,7 @@ class Stage:
     output_mode: str | None = None
     ha: Policy | None = None
     unit: str | None = None
-    host: str | None = None
-    standby: str | None = None
+    roles: UnitRoles = field(default_factory=UnitRoles)
     sinks: dict[str, AnySink] = field(default_factory=dict)
 
 
@@ -63,7 +63,9 @@ class Job:
             raise JobError(f"{self.where}: job {name!r}: {error}") from None
         self.ha: Policy = PassiveStandby() if ha is None else _checked_policy(ha, f"{self.where}: job {name!r}")
         self.stages: dict[str, Stage] = {}
-        self._units: dict[str, Policy | None] = {}
+        self._units: dict[str, tuple[Policy | None, UnitRoles]] = {}
+        self._assigned: dict[str, tuple[Policy | None, dict[str, Any], str]] = {}
+        """By unit, what a roles file says instead: policy, roles, and the name of the file."""
         self._unit: str | None = None
 
     def source(
@@ -73,9 +75,11 @@ class Job:
         *,
         ha: Policy | None = None,
         host: str | None = None,
-        standby: str | None = None,
+        standbys: str | Sequence[str] = (),
+        state: str | None = None,
+        monitor: str | None = None,
     ) -> Stream:
-        """Add a source; see ``understudy.sources``."""
+        """Add a source; see ``understudy.sources`` and, for where it runs, ``understudy.roles``."""
         where = _caller()
         if ha is not None and not _checked_policy(ha, where).protected:
             raise JobError(
@@ -84,7 +88,8 @@ class Job:
             )
         if not isinstance(source, (RateSource, FolderSource, SparkSource)):
             raise JobError(f"{where}: source {name!r} got {source!r}; use us.sources.rate, .folder or .spark")
-        return self._add(Stage(name, where, source=source, ha=ha, host=host, standby=standby))
+        roles = _checked_roles(f"{where}: source {name!r}", host, standbys, state, monitor)
+        return self._add(Stage(name, where, source=source, ha=ha, roles=roles))
 
     def stage(
         self,
@@ -93,7 +98,9 @@ class Job:
         ha: Policy | None = None,
         output_mode: str | None = None,
         host: str | None = None,
-        standby: str | None = None,
+        standbys: str | Sequence[str] = (),
+        state: str | None = None,
+        monitor: str | None = None,
     ) -> Callable[[Callable[..., DataFrame]], Stream]:
         """Decorate a function from DataFrames to a DataFrame; it becomes a stage reading ``inputs`` in that order."""
         where = _caller()
@@ -104,18 +111,10 @@ class Job:
 
         def decorate(function: Callable[..., DataFrame]) -> Stream:
             names = tuple(self._stream_name(i, where) for i in inputs)
-            return self._add(
-                Stage(
-                    name or function.__name__,
-                    where,
-                    inputs=names,
-                    function=function,
-                    output_mode=output_mode,
-                    ha=ha,
-                    host=host,
-                    standby=standby,
-                )
-            )
+            label = name or function.__name__
+            roles = _checked_roles(f"{where}: stage {label!r}", host, standbys, state, monitor)
+            stage = Stage(label, where, inputs=names, function=function, output_mode=output_mode, ha=ha, roles=roles)
+            return self._add(stage)
 
         return decorate
 
@@ -138,14 +137,25 @@ class Job:
         stage.sinks[_checked_name(label, "sink", where)] = sink
 
     @contextmanager
-    def unit(self, name: str, *, ha: Policy | None = None) -> Iterator[None]:
+    def unit(
+        self,
+        name: str,
+        *,
+        ha: Policy | None = None,
+        host: str | None = None,
+        standbys: str | Sequence[str] = (),
+        state: str | None = None,
+        monitor: str | None = None,
+    ) -> Iterator[None]:
         """Stages defined inside are placed on one host, protected and recovered together."""
         where = _caller(depth=3)
         if self._unit is not None:
             raise JobError(f"{where}: unit {name!r} inside unit {self._unit!r}; units cannot be nested")
         if name in self._units:
             raise JobError(f"{where}: there is a unit {name!r} already; choose another name")
-        self._units[_checked_name(name, "unit", where)] = None if ha is None else _checked_policy(ha, where)
+        _checked_name(name, "unit", where)
+        roles = _checked_roles(f"{where}: unit {name!r}", host, standbys, state, monitor)
+        self._units[name] = (None if ha is None else _checked_policy(ha, where), roles)
         self._unit = name
         try:
             yield
@@ -155,13 +165,20 @@ class Job:
     # -- what the runtime asks --------------------------------------------------------------------------------------
 
     def policy(self, stage: str) -> Policy:
-        """The stage's own choice, else its unit's, else the job's. A source is always protected: all that is kept
-        of it is a few bytes per epoch, and without them nothing downstream could be replayed."""
+        """What a roles file says, else the stage's own choice, else its unit's, else the job's. A source is always
+        protected: all that is kept of it is a few bytes per epoch, and without them nothing downstream could be
+        replayed."""
         s = self.stages[stage]
-        chosen = s.ha or (self._units.get(s.unit) if s.unit else None) or self.ha
+        assigned = self._assigned.get(s.unit or s.name, (None, {}, ""))[0]
+        chosen = assigned or s.ha or (self._units[s.unit][0] if s.unit else None) or self.ha
         if s.source is not None and type(chosen) is not PassiveStandby:
             return PassiveStandby(standbys=max(1, chosen.tolerates))
         return chosen
+
+    def resolve(self, chosen: Mapping[str, Policy]) -> None:
+        """Put the policies that were chosen for units in the place of their goals (``us.auto``)."""
+        for stage in self.stages.values():
+            stage.ha = chosen.get(stage.unit or stage.name, stage.ha)
 
     def as_reference(self, recorded: Path) -> None:
         """Turn into the failure-free reference run of a drill: no protection, and sources that were recorded
@@ -170,10 +187,26 @@ class Job:
             if (recorded / stage.name).is_dir():
                 stage.source = RecordedSource(str(recorded / stage.name))
         self.ha = none
-        self._units = dict.fromkeys(self._units)
+        self._units, self._assigned = {}, {}
         for stage in self.stages.values():
-            stage.ha = stage.host = stage.standby = None
-            stage.unit = None
+            stage.ha = stage.unit = None
+            stage.roles = UnitRoles()
+
+    def assign(self, roles: Mapping[str, Mapping[str, Any]]) -> None:
+        """Let a roles file (``understudy.roles.read``) override what the job says. Raises JobError."""
+        units = self._members()
+        for name, unit in roles.items():
+            wanted = dict(unit)
+            file = wanted.pop("file", "roles")
+            what = f"{file}: unit {name!r}"
+            if name not in units:
+                raise JobError(f"{file}: unknown unit {name!r}; units are: {', '.join(units)}")
+            policy = policy_of(wanted, what)
+            source = next((s for s in units[name] if self.stages[s].source is not None), None)
+            if policy is not None and source is not None and not policy.protected:
+                raise JobError(f"{what}: source {source!r} cannot have ha='none'; everything is recovered from it")
+            self._assigned[name] = (policy, given(wanted, what), file)
+        self.topology()
 
     def topology(self) -> Topology:
         """Check the whole job and return its shape. Raises JobError."""
@@ -190,13 +223,10 @@ class Job:
                         f"{stage.where}: stage {stage.name!r} reads unknown stream {name!r}; "
                         f"streams are: {self._known()}"
                     )
-        members: dict[str, list[str]] = {}
-        for stage in self.stages.values():
-            members.setdefault(stage.unit or stage.name, []).append(stage.name)
         try:
             return Topology.build(
                 [StageShape(s.name, s.inputs, tuple(s.sinks)) for s in self.stages.values()],
-                [self._unit_shape(name, stages) for name, stages in members.items()],
+                [self._unit_shape(name, stages) for name, stages in self._members().items()],
             )
         except CycleError as error:
             first = self.stages[error.path[0]]
@@ -213,14 +243,33 @@ class Job:
             raise JobError(
                 f"{where}: unit {name!r} mixes policies ({described}); a unit is recovered together: give it one ha="
             )
-        hosts = [self.stages[s].host for s in stages if self.stages[s].host]
-        standbys = [self.stages[s].standby for s in stages if self.stages[s].standby]
-        if len(set(hosts)) > 1 or len(set(standbys)) > 1 or set(hosts) & set(standbys):
-            raise JobError(
-                f"{where}: the stages of unit {name!r} ask for hosts {hosts} and standbys {standbys}; "
-                "a unit has one host, and another one as standby"
-            )
-        return UnitShape(name, tuple(stages), policies.pop(), next(iter(hosts), None), next(iter(standbys), None))
+        _, assigned, file = self._assigned.get(name, (None, {}, ""))
+        what = f"{file or where}: unit {name!r}"
+        roles = replace(self._unit_roles(name, stages, what), **assigned)
+        roles.check(what)
+        return UnitShape(name, tuple(stages), policies.pop(), roles.host, roles.in_order, roles.monitor)
+
+    def _unit_roles(self, name: str, stages: list[str], what: str) -> UnitRoles:
+        """What the unit and its stages say, put together."""
+        said = [self.stages[s].roles for s in stages]
+        if name in self._units:
+            said.append(self._units[name][1])
+        found: dict[str, Any] = {}
+        for role in ROLES:
+            values = list(dict.fromkeys(v for r in said if (v := getattr(r, role))))
+            if len(values) > 1:
+                wishes = " and ".join(f"{role}={list(v) if isinstance(v, tuple) else v!r}" for v in values)
+                raise JobError(f"{what} is asked for {wishes}; a unit is placed as one: say each role once")
+            if values:
+                found[role] = values[0]
+        return UnitRoles(**found)
+
+    def _members(self) -> dict[str, list[str]]:
+        """Unit -> its stages."""
+        members: dict[str, list[str]] = {}
+        for stage in self.stages.values():
+            members.setdefault(stage.unit or stage.name, []).append(stage.name)
+        return members
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
@@ -233,8 +282,6 @@ class Job:
             )
         if stage.ha is not None:
             _checked_policy(stage.ha, stage.where)
-        if stage.host is not None and stage.host == stage.standby:
-            raise JobError(f"{stage.where}: host and standby of {stage.name!r} are both {stage.host!r}; use two hosts")
         stage.unit = self._unit
         self.stages[stage.name] = stage
         return Stream(stage.name, self)
@@ -263,6 +310,15 @@ def _checked_policy(policy: Any, where: str) -> Policy:
     if not isinstance(policy, Policy):
         raise JobError(f"{where}: ha={policy!r} is not a policy; use us.PassiveStandby(...) or us.none")
     return policy
+
+
+def _checked_roles(
+    what: str, host: str | None, standbys: str | Sequence[str], state: str | None, monitor: str | None
+) -> UnitRoles:
+    wanted = {"host": host, "standbys": standbys, "state": state, "monitor": monitor}
+    roles = UnitRoles(**given({role: value for role, value in wanted.items() if value is not None}, what))
+    roles.check(what)
+    return roles
 
 
 def _caller(depth: int = 2) -> str:

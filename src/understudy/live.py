@@ -19,6 +19,9 @@ _STYLES = {
     "host-lost": "bold red",
     "killed": "bold red",
     "paused": "bold yellow",
+    "missed": "yellow",
+    "failed": "red",
+    "doubted": "bold yellow",
     "promoted": "bold green",
     "running": "green",
     "unprotected": "bold yellow",
@@ -89,6 +92,7 @@ class View:
             pulses = dict(coordinator.pulses)
             story = coordinator.events[-_STORY_LINES:]
             armed = dict(coordinator.armed)
+            missing = {h for h in alive if coordinator.evidence.health(h).misses}
         table = Table(title=f"{self._title}  {time.time() - self._begin:5.1f} s", title_justify="left", expand=False)
         for column in ("unit", "runs on", "standby", "generation", "epoch", "rows/s"):
             table.add_column(column, justify="right" if column in ("generation", "epoch", "rows/s") else "left")
@@ -108,7 +112,8 @@ class View:
             )
         marks = Text("hosts: ")
         for host in hosts:
-            marks.append(f" {host} ", style="black on green" if host in alive else "white on red").append(" ")
+            well = "black on yellow" if host in missing else "black on green"
+            marks.append(f" {host} ", style=well if host in alive else "white on red").append(" ")
         return Group(table, marks, *(self._line(event) for event in story))
 
     def _rate(self, host: str | None, pulses: dict[str, list[Any]]) -> str:

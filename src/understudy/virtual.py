@@ -124,17 +124,26 @@ def _policy(name: str, k: int) -> Any:
         "upstream": lambda: policies.UpstreamBackup(k=k),
         "hybrid": lambda: policies.Hybrid(standbys=k),
     }
-    if name not in known:
-        raise JobError(f"--policy {name}: unknown policy; use one of {', '.join(POLICIES)}")
-    return known[name]()
+    if name in known:
+        return known[name]()
+    try:
+        return policies.parse(name)
+    except ValueError as error:
+        raise JobError(f"--policy {name!r}: {error}; in short: {', '.join(POLICIES)}") from None
 
 
 def simulate(
     job_file: JobFile,
     policy: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help=f"One of {', '.join(POLICIES)}; repeatable; default all.")
+        list[str] | None, typer.Option(
+            metavar="POLICY",
+            help=f"One of {', '.join(POLICIES)}, or spelled out: 'active-standby copies=3'; repeatable; default all.",
+        ),
     ] = None,
     k: Annotated[int, typer.Option("--k", min=1, help="How many hosts may fail at once: standbys, or levels.")] = 1,
+    roles: Annotated[
+        Path | None, typer.Option(metavar="FILE.toml", help="Policies of units; hosts have names of their own here.")
+    ] = None,
     hosts: Annotated[int, typer.Option(help="Hosts in the data centre.")] = 2400,
     racks: Annotated[int, typer.Option(help="Racks that they stand in.")] = 30,
     failures: Annotated[str, typer.Option(help="What fails how often: google, abe or none.")] = "google",
@@ -147,15 +156,20 @@ def simulate(
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
     """Let a year pass over a job in a data centre with the failures of Meteor Shower's Table I, per policy."""
+    from understudy.core.policies import Auto
     from understudy.job import load
+    from understudy.roles import read
     from understudy.sim import datacentre, datacentre_page
 
     job = load(job_file)
+    job.assign(read(roles) if roles else {})
     names = list(dict.fromkeys(policy or ["all"]))
     if "all" in names:
         names = [n for n in POLICIES if n not in ("job", "all")]
     try:
         chosen = [_policy(name, k) for name in names]
+        if "job" in names and any(isinstance(unit.policy, Auto) for unit in job.topology().units.values()):
+            raise JobError("--policy job: what us.auto chooses is known where the job runs; name policies instead")
         setting = datacentre.Setting(
             hosts=hosts, racks=racks, failures=failures, days=days, seed=seed, placement=placement,  # type: ignore[arg-type]
             epoch_s=job.epoch_s, rows_per_s=rows_per_s, state_bytes=state_mb * 1e6,

@@ -36,8 +36,8 @@ def on(topology: Topology, *hosts: str) -> Failover:
     return machine
 
 
-def one_unit(policy: Policy, hosts: str, *, primary: str | None = None, standby: str | None = None) -> Failover:
-    unit = UnitShape("u", ("s",), policy, primary, standby)
+def one_unit(policy: Policy, hosts: str, *, primary: str | None = None, standbys: str = "") -> Failover:
+    unit = UnitShape("u", ("s",), policy, primary, tuple(standbys))
     return on(Topology.build([StageShape("s")], [unit]), *hosts)
 
 

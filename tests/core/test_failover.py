@@ -62,7 +62,7 @@ def test_one_host_is_enough_but_the_user_is_told() -> None:
 
 
 def test_wishes_are_kept_while_the_wished_for_hosts_live() -> None:
-    machine = one_unit(PASSIVE, "ABC", primary="C", standby="A")
+    machine = one_unit(PASSIVE, "ABC", primary="C", standbys="A")
     assert render(machine.handle(Begin(), 0.0)) == "#1 1:C/A1+ fresh"
     assert render(machine.handle(lost("A"), 0.0)) == "#2 1:C/B2 fresh | host-lost A | new-standby B"
     assert render(machine.handle(lost("B"), 0.0)) == "#3 1:C/- fresh | host-lost B | unprotected"
@@ -70,8 +70,21 @@ def test_wishes_are_kept_while_the_wished_for_hosts_live() -> None:
     assert render(machine.handle(HostJoined("A"), 0.0)) == "#5 1:C/B4 fresh", "nobody is moved for a wish"
 
 
+def test_several_wished_for_standbys_are_taken_in_their_order_and_the_rest_is_chosen() -> None:
+    machine = one_unit(PassiveStandby(standbys=2), "ABCDE", primary="B", standbys="EXD")
+    assert render(machine.handle(Begin(), 0.0)) == "#1 1:B/E1+D1+ fresh"
+    assert render(machine.handle(lost("E"), 0.0)) == "#2 1:B/D1+A2 fresh | host-lost E | new-standby A"
+    assert render(machine.handle(lost("D"), 0.0)) == "#3 1:B/A2C3 fresh | host-lost D | new-standby C"
+
+
+def test_a_wish_beyond_what_the_policy_needs_is_the_next_standby() -> None:
+    machine = one_unit(PASSIVE, "ABCD", primary="A", standbys="DC")
+    assert render(machine.handle(Begin(), 0.0)) == "#1 1:A/D1+ fresh"
+    assert render(machine.handle(lost("D"), 0.0)) == "#2 1:A/C2 fresh | host-lost D | new-standby C"
+
+
 def test_a_wish_for_a_host_that_is_not_there_is_passed_over() -> None:
-    machine = one_unit(PASSIVE, "AB", primary="X", standby="Y")
+    machine = one_unit(PASSIVE, "AB", primary="X", standbys="Y")
     assert render(machine.handle(Begin(), 0.0)) == "#1 1:A/B1+ fresh"
 
 
@@ -238,7 +251,7 @@ def test_neighbours_that_fail_together_are_each_taken_over_at_once() -> None:
     downstream comes from waiting for input and needs no decision here."""
     topology = Topology.build(
         [StageShape("a"), StageShape("b", ("a",))],
-        [UnitShape("a", ("a",), PASSIVE, "h1", "h2"), UnitShape("b", ("b",), PASSIVE, "h1", "h3")],
+        [UnitShape("a", ("a",), PASSIVE, "h1", ("h2",)), UnitShape("b", ("b",), PASSIVE, "h1", ("h3",))],
     )
     machine = on(topology, "h1", "h2", "h3")
     machine.handle(Begin(), 0.0)

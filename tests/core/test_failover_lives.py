@@ -35,7 +35,7 @@ HOSTS = [f"h{i}" for i in range(4)]
 
 
 class World:
-    def __init__(self, policies: list[Policy], wishes: list[tuple[str | None, str | None]]) -> None:
+    def __init__(self, policies: list[Policy], wishes: list[tuple[str | None, tuple[str, ...]]]) -> None:
         names = [f"u{i}" for i in range(len(policies))]
         stages = [StageShape(n, (names[i - 1],) if i else ()) for i, n in enumerate(names)]
         units = [UnitShape(n, (n,), p, *w) for n, p, w in zip(names, policies, wishes)]
@@ -217,6 +217,7 @@ class World:
 
 
 WISH = st.one_of(st.none(), st.sampled_from([*HOSTS, "h9"]))
+WISHES = st.lists(st.sampled_from([*HOSTS, "h9"]), max_size=2, unique=True).map(tuple)
 HOST = st.sampled_from(HOSTS)
 UNIT = st.sampled_from(["u0", "u1", "u2"])
 POLICY = st.sampled_from(
@@ -244,7 +245,7 @@ LIVES = st.one_of(
 @settings(PATIENT, max_examples=500)
 @given(
     st.lists(POLICY, min_size=1, max_size=3),
-    st.lists(st.tuples(WISH, WISH), min_size=3, max_size=3),
+    st.lists(st.tuples(WISH, WISHES), min_size=3, max_size=3),
     st.lists(HOST, unique=True, min_size=1),
     st.tuples(st.booleans(), st.booleans()),
     st.dictionaries(HOST, st.dictionaries(UNIT, st.integers(0, 9))),
@@ -252,7 +253,7 @@ LIVES = st.one_of(
 )
 def test_whatever_becomes_of_the_hosts_the_plan_is_sound(
     policies: list[Policy],
-    wishes: list[tuple[str | None, str | None]],
+    wishes: list[tuple[str | None, tuple[str, ...]]],
     first: list[str],
     begin: tuple[bool, bool],
     holds: dict[str, dict[str, int]],
@@ -348,7 +349,7 @@ def test_the_order_of_joining_does_not_change_the_placement(order: list[str]) ->
 @given(st.lists(LIVES, max_size=30))
 def test_a_job_that_stopped_decides_nothing_more_by_itself(lives: list[tuple]) -> None:
     """StopJob comes with no plan: whatever else is told, hosts are not set to work on code that throws."""
-    world = World([PASSIVE], [(None, None)])
+    world = World([PASSIVE], [(None, ())])
     for host in HOSTS:
         world.feed(HostJoined(host))
     world.feed(Begin())

@@ -119,10 +119,10 @@ def test_a_rising_standby_takes_over_when_the_failure_is_confirmed() -> None:
 def test_only_hybrid_units_of_the_suspected_primary_rise() -> None:
     stages = [StageShape(name) for name in "abcd"]
     units = [
-        UnitShape("a", ("a",), Hybrid(), "h1", "h2"),
-        UnitShape("b", ("b",), PASSIVE, "h1", "h2"),
-        UnitShape("c", ("c",), Hybrid(), "h2", "h1"),
-        UnitShape("d", ("d",), Hybrid(standbys=2), "h1", "h3"),
+        UnitShape("a", ("a",), Hybrid(), "h1", ("h2",)),
+        UnitShape("b", ("b",), PASSIVE, "h1", ("h2",)),
+        UnitShape("c", ("c",), Hybrid(), "h2", ("h1",)),
+        UnitShape("d", ("d",), Hybrid(standbys=2), "h1", ("h3",)),
     ]
     machine = on(Topology.build(stages, units), "h1", "h2", "h3")
     machine.handle(Begin(), 0.0)

@@ -12,7 +12,17 @@ from protections import EVENTS, PATIENT, Table, at, check_pair, check_twice, pla
 
 from understudy.core.acks import FINAL
 from understudy.core.policies import UpstreamBackup
-from understudy.core.policies.base import Acked, AckUpstream, Committed, Effect, Event, Placed, StageRole
+from understudy.core.policies.base import (
+    Acked,
+    AckUpstream,
+    Committed,
+    Drain,
+    Effect,
+    Event,
+    Placed,
+    StageRole,
+    Tick,
+)
 from understudy.core.policies.upstream import Replayable
 
 
@@ -199,6 +209,73 @@ def test_there_is_never_anything_to_wait_for(state: str) -> None:
         machine.handle(event, now)
         assert machine.next_deadline() is None
         assert machine.safe()
+
+
+# -- acknowledgements at most every so often ---------------------------------------------------------------------------
+
+
+def paced(k: int = 1, every: str = "2s") -> Replayable:
+    machine = UpstreamBackup(k=k, ack_every=every).protect([StageRole("s", 5, ("in",))])
+    return at(machine, 0, *(committed(epoch, in_=epoch - 1) for epoch in range(6, 10)))
+
+
+def test_an_ack_goes_at_once_and_the_next_ones_are_gathered() -> None:
+    """Hwang et al. 2003, Section 4.2.1: acknowledgements every M_s seconds. Deviation: the first does not wait."""
+    machine = paced()
+    play(machine, (1.0, Acked("s", 0, 6), [ack(4)]))
+    assert machine.next_deadline() is None, "nothing is held back"
+    play(machine, (1.5, Acked("s", 0, 7), []), (2.0, Acked("s", 0, 8), []))
+    assert machine.next_deadline() == 3.0
+    play(machine, (2.9, Tick(), []), (3.0, Tick(), [ack(6)]), (9.0, Tick(), []))
+    play(machine, (9.1, Acked("s", 0, 9), [ack(7)]))
+
+
+def test_every_level_and_input_is_held_back_on_its_own() -> None:
+    machine = paced(k=2)
+    play(machine, (1.0, Acked("s", 0, 6), [ack(4, level=1)]))
+    play(machine, (1.1, Acked("s", 0, 8), []), (1.2, Acked("s", 1, 7), []), (1.3, Acked("s", 0, 9), []))
+    play(machine, (3.0, Tick(), [ack(7, level=1), ack(5)]))
+
+
+def test_a_producer_on_the_same_host_is_told_at_once() -> None:
+    machine = paced()
+    play(machine, (0, Placed("s", ("in",)), []))
+    play(machine, (1.0, Acked("s", 0, 6), [ack(4, level=0)]), (1.1, Acked("s", 0, 7), [ack(5, level=0)]))
+    assert machine.next_deadline() is None
+
+
+def test_a_stop_does_not_wait_for_the_pace() -> None:
+    play(paced(), (1.0, Acked("s", 0, 6), [ack(4)]), (1.1, Acked("s", 0, 7), []), (1.2, Drain(), [ack(5)]))
+
+
+@pytest.mark.parametrize("wrong", ["soon", "0s", -1, "-5s", 0])
+def test_a_pace_must_be_a_duration(wrong: object) -> None:
+    with pytest.raises(ValueError, match=r"ack_every=.*"):
+        UpstreamBackup(ack_every=wrong)  # type: ignore[arg-type]
+
+
+PACED: Table = {
+    "nothing said yet": (lambda: at(paced(every="300s"), 0), {"level 0": "ack 6 of in"}),
+    "said a moment ago": (lambda: at(paced(every="300s"), 50, Acked("s", 0, 6)), {}),
+    "held back": (
+        lambda: at(paced(every="60s"), 50, Acked("s", 0, 6), Acked("s", 0, 7)),
+        {"late tick": "ack 5 of in", "drain": "ack 5 of in"},
+    ),
+    "held back, and time": (
+        lambda: at(paced(every="20s"), 50, Acked("s", 0, 6), Acked("s", 0, 7)),
+        {**dict.fromkeys(EVENTS, "ack 5 of in"), "level 0": "ack 6 of in"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("state", "event"), list(product(PACED, EVENTS)))
+def test_every_paced_state_against_every_event(state: str, event: str) -> None:
+    check_pair(PACED, state, event)
+
+
+@pytest.mark.parametrize(("state", "event"), list(product(PACED, EVENTS)))
+def test_told_twice_is_told_once_when_paced(state: str, event: str) -> None:
+    check_twice(PACED, state, event)
 
 
 # -- an oracle that forgets nothing -----------------------------------------------------------------------------------

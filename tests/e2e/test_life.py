@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from authority import Authority
-from jobs import DIAMOND, PAIR, RARELY, REPLAYED, THROWS, UNDER
+from jobs import DIAMOND, IN_ORDER, PAIR, RARELY, REPLAYED, THROWS, UNDER, WINDOWS
 from understudy.cli import FAST_START
 from understudy.drill import Drill
 from understudy.errors import JobError, StageFailed
@@ -203,7 +204,8 @@ def test_other_policies_survive_too(tmp_path: Path, policy: str) -> None:
 
 def test_upstream_backup_rebuilds_a_stage_by_replay_and_refuses_state(tmp_path: Path) -> None:
     job = write_job(tmp_path, REPLAYED, sink=tmp_path / "out", policy="us.UpstreamBackup()")
-    with pytest.raises(JobError, match=r"stage 'speeds' has state \(Aggregate\).*use us.PassiveStandby"):
+    refusal = r"rebuild stage 'speeds' by replay: groupBy\(road\) without a watermark .*; use us.PassiveStandby"
+    with pytest.raises(JobError, match=refusal):
         with LocalRun(job, tmp_path / "state", hosts=2, fresh=True, settings=FAST_START):
             pass
     job = write_job(tmp_path, REPLAYED, sink=tmp_path / "out", policy="us.PassiveStandby()")
@@ -220,6 +222,59 @@ def test_upstream_backup_rebuilds_a_stage_by_replay_and_refuses_state(tmp_path: 
         result = drill.judge()
     assert result["verdict"] == "precise", result
     assert result["disorder"] == []
+
+
+def read_sink(path: Path) -> pa.Table:
+    return ds.dataset(path, format="parquet", partitioning="hive", exclude_invalid_files=True).to_table()
+
+
+def test_upstream_backup_rebuilds_windows_by_replay(tmp_path: Path) -> None:
+    """Windows that emit when they close and windows that emit as they grow, with rows that come late for them; rebuilt
+    elsewhere, and once more together with the source and the stage that they read."""
+    job = write_job(tmp_path, WINDOWS, sink=tmp_path / "closed", other=tmp_path / "open")
+    with Drill(job, tmp_path / "drill", hosts=2, settings=FAST_START) as drill:
+        drill.settle(20)  # windows have closed
+        drill.signal("closed")
+        drill.wait_event("restarted", unit="closed")
+        drill.epochs(10)
+        status = drill.coordinator.status()["hosts"]
+        kept = next(h["stages"]["timed"] for h in status.values() if h.get("stages", {}).get("timed"))
+        assert 0 < kept["trimmed"] < kept["produced"] - 5, "it keeps what an open window may hold, and not all"
+        drill.run.hosts.start(drill.harmed[0])
+        drill.wait_event("standby-ready", timeout_s=90, unit="timed")
+        drill.epochs(4)
+        drill.signal("closed")  # now on one host with all the others
+        drill.epochs(20)
+        result = drill.judge()
+    assert result["verdict"] == "precise", result
+    assert result["disorder"] == []
+    closed = read_sink(tmp_path / "drill" / "run" / "closed").to_pylist()
+    keys = {(row["window"]["start"], row["road"]) for row in closed}
+    assert len(closed) == len(keys) > 100, "each window closes once"
+    whole = [sum(r["cars"] for r in closed if r["window"]["start"] == start) for start in sorted({s for s, _ in keys})]
+    assert all(0 < rows < 4000 for rows in whole), "rows came late for them"
+
+
+def test_windows_are_rebuilt_also_right_after_a_clean_stop(tmp_path: Path) -> None:
+    """What an open window was made of was read before the stop, and is still there after it."""
+    sink = tmp_path / "out"
+    job = write_job(tmp_path, IN_ORDER, sink=sink)
+    with LocalRun(job, tmp_path / "state", hosts=2, fresh=True, settings=FAST_START) as run:
+        wait_for(lambda: len(epochs_in(sink)) > 25, 180, "output")
+        assert run.stop(), "a clean stop"
+    stopped = epochs_in(sink)[-1]
+    with LocalRun(job, tmp_path / "state", hosts=2, settings=FAST_START) as run:
+        wait_for(lambda: epochs_in(sink)[-1] > stopped + 2, 180, "output after the stop")
+        run.hosts.signal(run.host_of("closed"), signal.SIGKILL)
+        after = epochs_in(sink)[-1]
+        wait_for(lambda: epochs_in(sink)[-1] > after + 25, 180, "output after the takeover")
+        assert run.stop(), "a clean stop"
+    windows = read_sink(sink).sort_by("ids").to_pylist()
+    rows = 4 * 2000
+    assert len(windows) >= 4
+    for number, window in enumerate(windows):
+        assert window["cars"] == rows, "every window is whole"
+        assert window["ids"] == sum(range(number * rows, (number + 1) * rows)), "and comes once, in its turn"
 
 
 def test_spark_source_diamond_and_two_sinks(tmp_path: Path) -> None:
@@ -250,15 +305,27 @@ def test_spark_source_diamond_and_two_sinks(tmp_path: Path) -> None:
     assert sorted(even["n"].to_pylist()) == list(range(0, 1100, 2))
 
 
-def test_command_line_run_status_and_ctrl_c(tmp_path: Path) -> None:
-    """`understudy run`, `understudy status --json` beside it, a host that dies and is started again, Ctrl-C: a clean
-    end and no process left."""
+ROLES = """
+[units.speeds]
+host = "h1"
+standbys = ["h2"]
+state = "h2"
+monitor = "h2"
+ha = "passive-standby individual 400ms"
+"""
+
+
+def test_command_line_run_roles_status_and_ctrl_c(tmp_path: Path) -> None:
+    """`understudy run`, `understudy status --json` beside it: roles from a file are kept; a primary that is paused is
+    missed, given up and welcomed back by its monitor; a host that dies is started again; Ctrl-C: a clean end, no
+    process left, and every row counted once."""
     job = write_job(tmp_path, PAIR, sink=tmp_path / "out")
+    (tmp_path / "roles.toml").write_text(ROLES)
     command = [sys.executable, "-m", "understudy"]
     conf = [x for k, v in FAST_START.items() for x in ("--conf", f"{k}={v}")]
     state = str(tmp_path / "state")
     process = subprocess.Popen(
-        [*command, "run", str(job), "--hosts", "2", "--state", state, *conf],
+        [*command, "run", str(job), "--hosts", "2", "--roles", "roles.toml", "--state", state, *conf],
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     try:
@@ -270,7 +337,13 @@ def test_command_line_run_status_and_ctrl_c(tmp_path: Path) -> None:
 
         answer = status()
         assert set(answer["hosts"]) == {"h1", "h2"}
-        victim = answer["units"]["speeds"]["standbys"][0]
+        speeds = answer["units"]["speeds"]
+        assert (speeds["primary"], speeds["standbys"], speeds["monitor"]) == ("h1", ["h2"], "h2")
+        assert speeds["policy"] == "passive-standby checkpoint=individual every=400ms"
+        wait_for(lambda: all(u["ready"] for u in status()["units"].values()), 90, "standbys")
+        _pause_and_return(psutil.Process(answer["hosts"]["h1"]["pid"]), tmp_path / "state", status)
+        victim = status()["units"]["speeds"]["standbys"][0]
+        assert victim == "h1", "the former primary"
         signal_tree(psutil.Process(answer["hosts"][victim]["pid"]), signal.SIGKILL)
         wait_for(lambda: not status()["hosts"][victim]["alive"], 30, "the death to be noticed")
         wait_for(lambda: status()["units"]["speeds"]["ready"], 90, "the host to be back as standby")
@@ -289,6 +362,33 @@ def test_command_line_run_status_and_ctrl_c(tmp_path: Path) -> None:
     after = subprocess.run([*command, "status", "--state", state], capture_output=True, text=True, check=False)
     assert after.returncode == 3
     assert "is not running" in after.stderr
+    log = max((tmp_path / "state").glob("hosts/*/stages/positions/entries.jsonl"), key=lambda p: p.stat().st_size)
+    last = json.loads(log.read_text().splitlines()[-1])
+    assert final_counts(tmp_path / "out") == expected_counts(last["first"] + last["count"], keys=50)
+
+
+def _pause_and_return(primary: psutil.Process, state: Path, status: Callable[[], dict[str, Any]]) -> None:
+    """Pause h1, which runs everything, until h2, its monitor and standby, has taken over; then let it go on."""
+
+    def told(kind: str, by: str = "h2") -> bool:
+        events = [json.loads(line) for line in (state / "events.jsonl").read_text().splitlines()]
+        return any(e["t"] > paused_at and (e["kind"], e.get("host"), e.get("by")) == (kind, "h1", by) for e in events)
+
+    paused_at = signal_tree(primary, signal.SIGSTOP)
+    try:
+        wait_for(lambda: told("missed"), 10, "the first miss")
+        wait_for(lambda: told("failed"), 10, "the failure")
+        health = status()["hosts"]["h1"]["health"]
+        assert health["state"] == "failed" and health["failures"] == 1 and "h2" in health["by"]
+        assert health["misses"] >= 5 and paused_at < health["since"] < time.time()
+        wait_for(lambda: status()["units"]["speeds"]["primary"] == "h2", 10, "the takeover")
+    finally:
+        signal_tree(primary, signal.SIGCONT)
+    wait_for(lambda: told("answers"), 20, "the return")
+    wait_for(lambda: status()["units"]["speeds"]["ready"] == ["h1"], 90, "the former primary to be standby")
+    health = status()["hosts"]["h1"]["health"]
+    assert health["state"] == "well" and health["returned"] > paused_at
+    assert status()["units"]["speeds"]["monitor"] == "coordinator", "h2 cannot watch itself"
 
 
 def test_hosts_started_apart_speak_tls(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from jobs import EACH_ITS_OWN, PAIR
 from understudy.cli import FAST_START
-from understudy.core.policies.spelling import parse
+from understudy.core.policies import parse
 from understudy.drill import Drill
 from understudy.errors import JobError
 from understudy.runtime.session import wait_for

@@ -21,6 +21,8 @@ from understudy.runtime.checkpoints import (
     Shipped,
     digest,
     files_of_version,
+    next_watermark_ms,
+    sizes_of_version,
 )
 
 PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # for busy machines
@@ -125,6 +127,25 @@ def test_changelogs_and_images(tmp_path: Path) -> None:
         logs_of(5)
         + [f"{here}/5.zip", f"{here}/SSTs/000001-uuid.sst", f"{here}/SSTs/000009-other.sst", f"{here}/6.changelog"]
     )
+
+
+def test_sizes_of_a_state_and_of_what_changed_in_it(tmp_path: Path) -> None:
+    spark_folder(tmp_path, 4)
+    for partition, size in ((0, 10), (1, 5)):
+        state = tmp_path / "state" / "0" / str(partition)
+        for version in range(1, 5):
+            put(state, f"{version}.changelog", b"c" * size * version)
+    assert sizes_of_version(tmp_path, 2) == (15 * (1 + 2 + 3), 15 * 3)
+    image(state / "3.zip", tables=("000001-uuid.sst",))
+    whole, changed = sizes_of_version(tmp_path, 2)
+    assert changed == 15 * 3, "an image does not hide what changed"
+    assert whole == 10 * (1 + 2 + 3) + (state / "3.zip").stat().st_size + 3
+    assert sizes_of_version(tmp_path, -1) == (0, 0)
+
+
+def test_the_watermark_after_a_batch(tmp_path: Path) -> None:
+    put(tmp_path, "commits/7", 'v1\n{"nextBatchWatermarkMs":1700000000123}')
+    assert next_watermark_ms(tmp_path, 7) == 1_700_000_000_123
 
 
 def test_the_metadata_of_an_image_as_spark_writes_it(tmp_path: Path) -> None:

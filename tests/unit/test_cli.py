@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -72,6 +74,25 @@ def test_a_job_file_that_cannot_run(tmp_path: Path, text: str, words: list[str])
 
 def test_a_job_file_that_is_not_there(tmp_path: Path) -> None:
     failed(understudy(tmp_path, "run", "nowhere.py"), 2, "nowhere.py", "no such job file")
+
+
+@pytest.mark.parametrize(
+    ("roles", "words"),
+    [
+        ('[units.copy]\nmonitor = h2\n', ["roles.toml:2: not TOML"]),
+        ('[units.copies]\nhost = "h1"\n', ["roles.toml: unknown unit 'copies'; units are: positions, copy"]),
+        ('[units.copy]\nmonitor = "h9"\n', ["unknown host h9; hosts are: h1"]),
+        ('[units.copy]\nha = "active-standby"\n', ["needs at least 2 hosts and there is 1", "--hosts 2"]),
+    ],
+    ids=["syntax", "unknown unit", "unknown host", "too few hosts"],
+)
+def test_roles_that_cannot_be(tmp_path: Path, roles: str, words: list[str]) -> None:
+    (tmp_path / "job.py").write_text(GOOD.format(extra=""))
+    (tmp_path / "roles.toml").write_text(roles)
+    failed(understudy(tmp_path, "run", "job.py", "--hosts", "1", "--roles", "roles.toml"), 2, *words)
+    drill = ("drill", "job.py", "--kill", "copy", "--hosts", "1", "--roles", "roles.toml")
+    failed(understudy(tmp_path, *drill), 2, *words)
+    assert not list(tmp_path.glob("**/hosts/*"))
 
 
 def test_no_java(tmp_path: Path) -> None:
@@ -144,15 +165,27 @@ def test_status_names_every_standby(tmp_path: Path) -> None:
 
     units = {
         "both": {
-            "generation": 3, "primary": "h1", "standbys": ["h2", "h3"], "ready": ["h3"],
-            "policy": "active-standby copies=3",
+            "policy": "passive-standby standbys=2",
+            "generation": 3,
+            "primary": "h1",
+            "standbys": ["h2", "h3"],
+            "ready": ["h3"],
+            "monitor": "h3",
         },
         "alone": {
-            "generation": 1, "primary": None, "standbys": [], "ready": [], "policy": "none",
+            "policy": "none", "generation": 1, "primary": None, "standbys": [], "ready": [], "monitor": "coordinator",
             "turn": {"policy": "hybrid"},
         },
     }  # fmt: skip
-    answer = {"job": "j", "units": units, "hosts": {"h1": {"alive": True}}, "bytes": {"data": 1234}}
+    well = {"state": "well", "misses": 0, "since": None, "failures": 0, "returned": None, "by": {}}
+    by = {"coordinator": {"misses": 1, "failed": None}, "h3": {"misses": 2, "failed": None}}
+    now = time.time()
+    hosts = {
+        "h1": {"alive": True, "health": well},
+        "h2": {"alive": True, "health": well | {"state": "suspected", "misses": 2, "since": now - 1.5, "by": by}},
+        "h3": {"alive": True, "health": well | {"failures": 2, "returned": now - 60}},
+    }
+    answer = {"job": "j", "units": units, "hosts": hosts, "bytes": {"data": 1234}}
     state = tmp_path / ".understudy" / "job"
     state.mkdir(parents=True)
     server = Server("127.0.0.1:0", "t", Service(calls={"status": lambda header, body: answer}))
@@ -166,9 +199,13 @@ def test_status_names_every_standby(tmp_path: Path) -> None:
     assert result.returncode == 0, result
     rows = [[cell.strip() for cell in row.split("│")[1:-1]] for row in result.stdout.splitlines() if "│" in row]
     assert rows[:2] == [
-        ["both", "active-standby copies=3", "3", "h1", "h2, h3", "h3"],
-        ["alone", "none -> hybrid", "1", "waiting", "-", "-"],
+        ["both", "passive-standby standbys=2", "3", "h1", "h2, h3", "h3", "h3"],
+        ["alone", "none -> hybrid", "1", "waiting", "-", "-", "coordinator"],
     ]
+    health = {row[0]: row[1] for row in rows[2:]}
+    assert health["h1"] == "well"
+    assert re.fullmatch(r"suspected: 2 heartbeats missed in \d+\.\d s \(coordinator, h3\)", health["h2"])
+    assert re.fullmatch(r"well; failed 2 times, back 6\d s ago", health["h3"])
     assert "bytes: data 1,234" in result.stdout
     assert json.loads(as_json.stdout) == answer
 

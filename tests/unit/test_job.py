@@ -44,7 +44,7 @@ def mistake(caught: pytest.ExceptionInfo[JobError], at: int | None, *words: str)
 
 def test_a_whole_job(tmp_path: Path) -> None:
     traffic = us.Job("traffic", epoch="250ms", ha=us.PassiveStandby(every="1s"))
-    cars = traffic.source("cars", CARS, host="h1", standby="h2")
+    cars = traffic.source("cars", CARS, host="h1", standbys=["h2"])
     with traffic.unit("middle", ha=us.none):
 
         @traffic.stage(cars)
@@ -69,7 +69,7 @@ def test_a_whole_job(tmp_path: Path) -> None:
             StageShape("both", ("fast", "slow"), ("both", "screen", "both-1")),
         ],
         [
-            UnitShape("cars", ("cars",), us.PassiveStandby(every="1s"), "h1", "h2"),
+            UnitShape("cars", ("cars",), us.PassiveStandby(every="1s"), "h1", ("h2",)),
             UnitShape("middle", ("fast", "slow"), us.none),
             UnitShape("both", ("both",), us.none, "h3"),
         ],
@@ -158,7 +158,7 @@ def test_a_job_is_protected_unless_it_says_otherwise() -> None:
 
 def test_the_reference_run_has_no_protection_and_reads_what_was_recorded(tmp_path: Path) -> None:
     traffic = job()
-    cars = traffic.source("cars", CARS, ha=us.PassiveStandby(), host="h1", standby="h2")
+    cars = traffic.source("cars", CARS, ha=us.PassiveStandby(), host="h1", standbys=["h2"])
     bikes = traffic.source("bikes", CARS)
     with traffic.unit("u", ha=us.PassiveStandby()):
         traffic.stage(cars, bikes, name="a", ha=us.PassiveStandby())(identity)
@@ -167,7 +167,7 @@ def test_the_reference_run_has_no_protection_and_reads_what_was_recorded(tmp_pat
     traffic.as_reference(tmp_path)
     shape = traffic.topology()
     assert shape.units["a"] == UnitShape("a", ("a",), us.none)
-    assert (shape.units["cars"].primary, shape.units["cars"].standby) == (None, None)
+    assert (shape.units["cars"].primary, shape.units["cars"].standbys) == (None, ())
     assert traffic.stages["bikes"].source == CARS
     assert traffic.stages["cars"].source == us.sources.RecordedSource(str(recorded))
 
@@ -446,12 +446,12 @@ def test_host_and_standby_are_one() -> None:
     traffic = job()
     with pytest.raises(JobError) as caught:
         at = line() + 1
-        traffic.source("cars", CARS, host="h1", standby="h1")
-    mistake(caught, at, "host and standby of 'cars' are both 'h1'; use two hosts")
+        traffic.source("cars", CARS, host="h1", standbys=["h1"])
+    mistake(caught, at, "source 'cars' names 'h1' twice; its host and its standbys are different hosts")
     with pytest.raises(JobError) as caught:
         at = line() + 1
-        traffic.stage("cars", name="a", host="h1", standby="h1")(identity)
-    mistake(caught, at, "host and standby of 'a' are both 'h1'; use two hosts")
+        traffic.stage("cars", name="a", host="h1", standbys=["h1"])(identity)
+    mistake(caught, at, "stage 'a' names 'h1' twice; its host and its standbys are different hosts")
 
 
 def test_an_empty_job() -> None:
@@ -464,7 +464,7 @@ def test_a_refused_stage_leaves_no_trace() -> None:
     traffic = job()
     cars = traffic.source("cars", CARS)
     with pytest.raises(JobError):
-        traffic.stage(cars, name="a", host="h", standby="h")(identity)
+        traffic.stage(cars, name="a", host="h", standbys=["h"])(identity)
     traffic.stage(cars, name="a")(identity)
     assert list(traffic.topology().stages) == ["cars", "a"]
 
@@ -533,10 +533,10 @@ def test_host_and_standby_of_one_unit_are_one() -> None:
     with traffic.unit("u"):
         cars = traffic.source("cars", CARS, host="h1")
         at = line() - 1
-        traffic.stage(cars, name="a", standby="h1")(identity)
+        traffic.stage(cars, name="a", standbys=["h1"])(identity)
     with pytest.raises(JobError) as caught:
         traffic.topology()
-    mistake(caught, at, "unit 'u' ask for hosts ['h1'] and standbys ['h1']; a unit has one host, and another")
+    mistake(caught, at, "unit 'u' names 'h1' twice; its host and its standbys are different hosts")
 
 
 def test_stages_of_one_unit_ask_for_different_hosts() -> None:
@@ -547,7 +547,7 @@ def test_stages_of_one_unit_ask_for_different_hosts() -> None:
         traffic.stage(cars, name="a", host="h2")(identity)
     with pytest.raises(JobError) as caught:
         traffic.topology()
-    mistake(caught, at, "unit 'u' ask for hosts ['h1', 'h2'] and standbys []; a unit has one host")
+    mistake(caught, at, "unit 'u' is asked for host='h1' and host='h2'; a unit is placed as one")
 
 
 # -- job files --------------------------------------------------------------------------------------------------
@@ -599,6 +599,21 @@ def test_code_that_raises(tmp_path: Path) -> None:
         load(write(tmp_path, text))
     mistake(caught, None, "traffic.py:8: KeyError: 'x'")
     assert isinstance(caught.value.__cause__, KeyError)
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        ("us.auto(recovery_time='-1s')", "recovery_time='-1s' is not a duration"),
+        ("us.auto(overhead=-0.5)", "overhead=-0.5 must be a number and not negative"),
+        ("us.auto(loss='much')", "loss='much' is not known; use one of 'none', 'some'"),
+        ("us.UpstreamBackup(ack_every=0)", "ack_every=0 must be longer than nothing"),
+    ],
+)
+def test_a_wrong_goal_in_a_file_says_where(tmp_path: Path, policy: str, words: str) -> None:
+    with pytest.raises(JobError) as caught:
+        load(write(tmp_path, GOOD.replace('Job("traffic")', f'Job("traffic", ha={policy})')))
+    mistake(caught, None, f"traffic.py:4: ValueError: {words}")
 
 
 def test_a_wrong_policy_in_a_file_says_where(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_simulate_all_policies_as_json(job: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--policy", "brave"], ["--policy brave: unknown policy", "none, passive, active"]),
+        (["--policy", "brave"], ["--policy 'brave': unknown policy 'brave'", "in short: job, none, passive"]),
         (["--hosts", 0], ["hosts=0"]),
         (["--racks", 99, "--hosts", 20], ["racks=99 is more than hosts=20"]),
         (["--days", -1], ["days=-1"]),
@@ -106,6 +106,16 @@ def test_simulate_refuses_what_cannot_be(job: Path, tmp_path: Path, arguments: l
     assert isinstance(found.exception, JobError), found.output
     assert all(word in str(found.exception) for word in words), found.exception
     assert not (tmp_path / "sim").exists()
+
+
+def test_simulate_does_not_guess_what_a_goal_will_become(tmp_path: Path) -> None:
+    path = tmp_path / "job.py"
+    path.write_text(
+        'import understudy as us\njob = us.Job("goal", ha=us.auto())\n'
+        'job.stage(job.source("a", us.sources.rate()), name="b")(lambda a: a)\n'
+    )
+    found = run("simulate", path, "--policy", "job", "--out", tmp_path / "sim")
+    assert isinstance(found.exception, JobError) and "us.auto" in str(found.exception)
 
 
 def test_simulate_refuses_a_cycle(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ is taken off everybody's account.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 GRACE = 0.5
@@ -62,11 +63,24 @@ class Returned:
 Effect = Missed | Failed | Returned
 
 
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """How a host stands with somebody who watches it and does not hear from it."""
+
+    misses: int = 0
+    failed: str | None = None
+    """Why it was given up, if it was."""
+
+
+View = Mapping[str, Trouble]
+"""All that a watcher has to say: host -> its trouble. Whoever is not in it is well."""
+
+
 @dataclass
 class _Watch:
     last_beat: float
     misses: int = 0
-    failed: bool = False
+    failed: str | None = None
 
 
 class Detector:
@@ -91,19 +105,19 @@ class Detector:
             return [effect for host, watch in self._watches.items() for effect in self._tick(host, watch, now)]
         watch = self._watches.get(event.host)
         if isinstance(event, Broken):
-            if watch is None or watch.failed:
+            if watch is None or watch.failed is not None:
                 return []
-            watch.failed = True
+            watch.failed = event.reason
             return [Failed(event.host, event.reason)]
         if watch is None:
             self._watches[event.host] = _Watch(last_beat=now)
             return []
-        back = watch.failed or watch.misses > 0
-        watch.last_beat, watch.misses, watch.failed = now, 0, False
+        back = watch.failed is not None or watch.misses > 0
+        watch.last_beat, watch.misses, watch.failed = now, 0, None
         return [Returned(event.host)] if back else []
 
     def _tick(self, host: str, watch: _Watch, now: float) -> list[Effect]:
-        if watch.failed:
+        if watch.failed is not None:
             return []
         overdue = (now - watch.last_beat) / self.interval_s - GRACE
         misses = max(0, int(overdue + 1e-6))  # a tick at the very deadline counts
@@ -111,11 +125,22 @@ class Detector:
             return []
         watch.misses = misses
         if misses >= self.misses:
-            watch.failed = True
-            return [Failed(host, f"{misses} heartbeats of {self.interval_s * 1000:.0f} ms missed")]
+            watch.failed = f"{misses} heartbeats of {self.interval_s * 1000:.0f} ms missed"
+            return [Failed(host, watch.failed)]
         return [Missed(host, misses)]
 
+    def forget(self, host: str) -> None:
+        """Watch it no longer."""
+        self._watches.pop(host, None)
+
+    def view(self) -> View:
+        """Who is in trouble, as things stand."""
+        troubled = {h: w for h, w in self._watches.items() if w.misses or w.failed is not None}
+        return {host: Trouble(w.misses, w.failed) for host, w in troubled.items()}
+
     def next_deadline(self) -> float | None:
-        waits = [w.last_beat + (w.misses + 1 + GRACE) * self.interval_s for w in self._watches.values() if not w.failed]
+        waits = [
+            w.last_beat + (w.misses + 1 + GRACE) * self.interval_s for w in self._watches.values() if w.failed is None
+        ]
         self._next_tick = min(waits, default=None)
         return self._next_tick

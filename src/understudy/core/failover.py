@@ -15,8 +15,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self, TypeVar
 
-from understudy.core.policies import Policy
-from understudy.core.policies.spelling import parse, spell
+from understudy.core.policies import Policy, parse, spell
 from understudy.core.topology import Topology, UnitShape
 
 TOGETHER = 1000
@@ -271,6 +270,10 @@ class Failover:
         self._threw: dict[str, int] = {}
         """Unit -> epoch at which its code threw once already."""
 
+    def define(self, topology: Topology) -> None:
+        """The job is of another shape than it seemed: goals have been replaced by policies. Before anything begins."""
+        self.topology = self._defined = topology
+
     def adopt(self, plan: Plan) -> None:
         """Go on from a journalled plan: of a running job after the coordinator's own crash, or of a stopped one."""
         self.plan = plan
@@ -309,7 +312,7 @@ class Failover:
             old = self.plan.units.get(name, UnitPlan())
             holds = shape.policy.recovery == "standby" or event.clean
             holder = self._holder(name) if event.resume and holds else None
-            primary = holder or self._choose(name, units, wish=shape.primary, avoid=())
+            primary = holder or self._choose(name, units, wishes=(shape.primary,), avoid=())
             begun_before = event.resume and not event.clean and old.primary is not None
             if holder:
                 start = "held"
@@ -500,7 +503,7 @@ class Failover:
                 return successor, say
             hosts = [h for h in (unit.primary, *unit.ready) if h]
         else:
-            heir = self._choose(name, {**self.plan.units, **changes}, wish=None, avoid=())
+            heir = self._choose(name, {**self.plan.units, **changes}, wishes=(), avoid=())
             if heir is not None:
                 if shape.policy.recovery == "gap":
                     text = f"{name}: unprotected, starts anew on {heir}; rows in between are lost"
@@ -551,8 +554,8 @@ class Failover:
         self, name: str, units: Mapping[str, UnitPlan], some: S, count: int, *, avoid: tuple[str | None, ...]
     ) -> S:
         while len(some.standbys) < count:
-            wish = self.topology.units[name].standby
-            chosen = self._choose(name, units, wish=wish, avoid=(*avoid, *some.standbys))
+            wishes = self.topology.units[name].standbys
+            chosen = self._choose(name, units, wishes=wishes, avoid=(*avoid, *some.standbys))
             if chosen is None:
                 break
             some = some.with_standby(chosen, self.plan.serial + 1)
@@ -593,12 +596,18 @@ class Failover:
         return max(held, key=lambda pair: (pair[0], pair[1]))[1] if held else None
 
     def _choose(
-        self, name: str, units: Mapping[str, UnitPlan], *, wish: str | None, avoid: tuple[str | None, ...]
+        self,
+        name: str,
+        units: Mapping[str, UnitPlan],
+        *,
+        wishes: tuple[str | None, ...],
+        avoid: tuple[str | None, ...],
     ) -> str | None:
-        """The wished-for host if it lives, else the living one with least to do (primaries weigh double)."""
+        """The first wished-for host that lives, else the living one with least to do (primaries weigh double)."""
         free = [h for h in self.alive if h not in avoid and (name, h) not in self._unusable]
-        if wish in free:
-            return wish
+        for wish in wishes:
+            if wish in free:
+                return wish
 
         work = dict.fromkeys(free, 0)
         near = self._neighbours(name) if self.topology.units[name].policy.recovery == "replay" else ()

@@ -27,7 +27,10 @@ class UnitShape:
     policy: Policy
     primary: str | None = None
     """Host asked for by the user, if any."""
-    standby: str | None = None
+    standbys: tuple[str, ...] = ()
+    """Hosts asked for as standbys, the first choice first."""
+    monitor: str | None = None
+    """Host that watches the primary's, besides the coordinator."""
 
     @property
     def protected(self) -> bool:

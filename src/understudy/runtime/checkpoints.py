@@ -64,6 +64,20 @@ def files_of_version(folder: Path, batch: int) -> dict[str, Path]:
     return needed
 
 
+def sizes_of_version(folder: Path, batch: int) -> tuple[int, int]:
+    """Bytes of the state after ``batch``, and of what that batch changed in it."""
+    needed = files_of_version(folder, batch)
+    whole = sum(path.stat().st_size for name, path in needed.items() if name.startswith("state/"))
+    changes = (p for p in (folder / "state").rglob(f"{batch + 1}.*") if p.suffix in (".changelog", ".delta"))
+    return whole, sum(path.stat().st_size for path in changes)
+
+
+def next_watermark_ms(folder: Path, batch: int) -> int:
+    """The watermark that the batch after ``batch`` uses, from Spark's log of commits."""
+    described = (folder / "commits" / str(batch)).read_text().splitlines()[1]
+    return int(json.loads(described)["nextBatchWatermarkMs"])
+
+
 def _take_state(here: Path, names: list[str], version: int, take: Any) -> None:
     """The newest whole image at or before ``version`` and every increment after it."""
     numbered = [(int(m[1]), m[2], name) for name in names if (m := _NUMBERED.fullmatch(name))]

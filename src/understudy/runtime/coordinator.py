@@ -19,13 +19,16 @@ from typing import Any
 
 import pyarrow.flight as flight
 
-from understudy.core import detection, failover
+from understudy import planning, roles
+from understudy.core import detection, failover, monitoring
 from understudy.core.failover import Failover, Plan, Turn, UnitPlan
-from understudy.core.policies import Policy
-from understudy.core.policies.spelling import parse, spell
+from understudy.core.monitoring import OWNER
+from understudy.core.operators import OperatorClass
+from understudy.core.policies import Auto, Policy, parse, spell
 from understudy.errors import HostsUnavailable, JobError, SetupError, StageFailed, UnderstudyError
 from understudy.job import Job, load
-from understudy.runtime import wire
+from understudy.planning import Measured
+from understudy.runtime import profile, wire
 
 UNLIMITED = 1 << 62
 
@@ -42,8 +45,8 @@ class CoordinatorConfig:
     """A small machine that starts several JVMs keeps healthy processes waiting for over a second; a false alarm is
     harmless but costs a takeover. A killed process is noticed by its broken connection, long before."""
     options: dict[str, Any] = field(default_factory=dict)
-    """For drills, sent to hosts with the job: ``sink_root``, ``record``, ``replay``, ``reference``,
-    ``opening_epochs``."""
+    """Sent to hosts with the job: ``roles`` as read from a file; for drills ``sink_root``, ``record``, ``replay``,
+    ``reference``, ``opening_epochs``."""
     tls: wire.Tls | None = None
 
 
@@ -74,6 +77,7 @@ class Coordinator:
     def __init__(self, config: CoordinatorConfig, on_event: Callable[[dict[str, Any]], None] | None = None) -> None:
         self.config = config
         self.job: Job = load(config.job_file)
+        self.job.assign(config.options.get("roles", {}))
         if config.options.get("reference"):
             self.job.as_reference(Path(config.options["reference"]))
         self.topology = self.job.topology()
@@ -83,6 +87,10 @@ class Coordinator:
         self.pids: dict[str, int] = {}
         self.processes: dict[str, str] = {}
         """Host -> which process of it this is. A plan is for one process: another would have to begin anew."""
+        self.policies: dict[str, str] = {}
+        """Unit -> what was chosen for it in the place of a goal."""
+        self.operators: dict[str, OperatorClass] = {}
+        """Stage -> what kind of operator it is, known after ``check``."""
         self.failure: UnderstudyError | None = None
         self.go: int = 0
         """How many epochs sources may cut: none until every stage runs, then ``UNLIMITED``; a drill opens with a few
@@ -90,6 +98,7 @@ class Coordinator:
         self.changed = threading.Condition(threading.RLock())
         self.failover = Failover(self.topology)
         self.detector = detection.Detector(interval_s=config.heartbeat_s, misses=config.heartbeat_misses)
+        self.evidence = monitoring.Evidence()
         self.pulses: dict[str, list[Any]] = {}
         self.meter = wire.Meter()
         self.started: dict[str, int] = {}
@@ -139,6 +148,7 @@ class Coordinator:
                 break
         else:
             return False
+        self._use_policies(self._chosen_before(journal))
         with self.changed:
             self.failover.adopt(_plan(journal))
             self.hosts, self.pids, self.processes = journal["hosts"], journal["pids"], journal["processes"]
@@ -165,24 +175,56 @@ class Coordinator:
 
     def check_hosts(self, names: Iterable[str]) -> None:
         """The job may only ask for hosts that there are."""
-        known = sorted(names)
-        asked = {h for u in self.topology.units.values() for h in (u.primary, u.standby) if h}
-        if unknown := sorted(asked - set(known)):
-            raise JobError(f"the job asks for unknown host {', '.join(unknown)}; hosts are: {', '.join(known)}")
+        roles.check_hosts(self.topology, list(names))
 
     def check(self) -> None:
         """Let a host build every stage, so that a mistake in the job shows before anything runs."""
         with self.changed:
             self.check_hosts(self.hosts)
-        self._check({})
+        self.inspect()
 
-    def _check(self, header: dict[str, Any]) -> None:
+    def inspect(self) -> None:
+        """Find out what kind of operators the stages are, on any host."""
+        found = self._check({})
+        self.operators = {n: OperatorClass.from_dict(operators) for n, operators in found["operators"].items()}
+
+    def _check(self, header: dict[str, Any]) -> dict[str, Any]:
         with self.changed:
             address = next(self.hosts[host] for host in self.failover.alive)
         reply = self._peer(address).call("check", header, timeout_s=120)
         if reply.refused:
             kind = SetupError if reply.header.get("exit_code") == 3 else JobError
             raise kind(reply.header["text"])
+        return reply.header
+
+    def resolve(self) -> None:
+        """Put policies in the place of goals (``us.auto``): those that the stopped job ran under, else chosen now. Call
+        after ``check``, before ``begin``."""
+        self._use_policies(self._chosen_before(self.journal.read() or {}))
+        if not planning.goals(self.topology):
+            return
+        measured = Measured.read(self.config.folder / profile.FILE)
+        chosen = planning.choices(self.job, self.topology, self.operators, measured)
+        self._use_policies({**self.policies, **{unit: spell(c.policy) for unit, c in chosen.items()}})
+        for unit, choice in chosen.items():
+            self.say("chosen", f"{unit}: {choice.why[0]}", unit=unit)
+
+    def _chosen_before(self, journal: dict[str, Any]) -> dict[str, str]:
+        """For units that still have a goal, and stages that still allow it: the user may have changed either."""
+        kept = {}
+        for unit in planning.goals(self.topology):
+            policy = journal.get("policies", {}).get(unit.name)
+            found = [self.operators[s] for s in unit.stages if s in self.operators]
+            if policy and not (parse(policy).recovery == "replay" and any(f.refusal for f in found)):
+                kept[unit.name] = policy
+        return kept
+
+    def _use_policies(self, chosen: dict[str, str]) -> None:
+        if chosen:
+            self.policies = chosen
+            self.job.resolve({unit: parse(policy) for unit, policy in chosen.items()})
+            self.topology = self.job.topology()
+            self.failover.define(self.topology)
 
     def begin(self) -> None:
         """Place all units: anew, or where a stopped job left its checkpoints."""
@@ -294,13 +336,14 @@ class Coordinator:
                 with self.changed:
                     self.pulses[host] = json.loads(message)
                     event = detection.Connected(host) if first else detection.Beat(host)
-                    effects = self.detector.handle(event, time.monotonic())
-                    if first and (joined or host not in self.failover.alive):
-                        effects = []
-                        self._handle(failover.HostJoined(host, self._unit_holds(host), returned=not joined))
-                    elif first:
+                    news = self.detector.handle(event, time.monotonic())
+                    if first and joined:
+                        self.evidence.joined(host, time.monotonic())
+                        self._handle(failover.HostJoined(host, self._unit_holds(host)))
+                    elif first and host in self.failover.alive:
                         self._publish(self.failover.plan, only=host)
-                    self._detected(effects)
+                    if news or first:
+                        self._weigh(OWNER, self.detector.view())
                     first = False
                     self.changed.notify_all()
         except (flight.FlightError, OSError, ValueError) as error:
@@ -312,8 +355,10 @@ class Coordinator:
             self._watching.discard(host)
             if self._closed or self.hosts.get(host) != address:
                 return
-            effects = self.detector.handle(detection.Broken(host, reason), time.monotonic())
-            self._detected(effects or [detection.Failed(host, reason)])
+            if not self.detector.handle(detection.Broken(host, reason), time.monotonic()):
+                self.detector.handle(detection.Connected(host), time.monotonic())  # it was never heard at all
+                self.detector.handle(detection.Broken(host, reason), time.monotonic())
+            self._weigh(OWNER, self.detector.view())
 
     def _send_job(self, peer: wire.Peer) -> None:
         file = self.config.job_file
@@ -321,6 +366,8 @@ class Coordinator:
             "ident": self._ident,
             "file": file.name,
             "directory": str(file.parent.resolve()),
+            "heartbeat": [self.config.heartbeat_s, self.config.heartbeat_misses],
+            "policies": self.policies,
             **self.config.options,
         }
         reply = peer.call("job", header, file.read_bytes(), timeout_s=20)
@@ -339,14 +386,21 @@ class Coordinator:
     def _tick(self) -> None:
         while not self._closed:
             with self.changed:
-                self._detected(self.detector.handle(detection.Tick(), time.monotonic()))
+                if self.detector.handle(detection.Tick(), time.monotonic()):
+                    self._weigh(OWNER, self.detector.view())
                 deadline = self.detector.next_deadline()
                 wait = self.config.heartbeat_s if deadline is None else max(0.01, deadline - time.monotonic())
                 self.changed.wait(wait)
 
-    def _detected(self, effects: list[detection.Effect]) -> None:
-        for effect in effects:
-            if isinstance(effect, detection.Failed):
+    def _weigh(self, watcher: str, view: detection.View) -> None:
+        """Act on what the coordinator itself or a monitor sees."""
+        for effect in self.evidence.hear(watcher, view, time.monotonic()):
+            if isinstance(effect, monitoring.Told):
+                self._tell_sight(effect)
+            elif isinstance(effect, monitoring.Doubted):
+                text = f"{effect.monitor} cannot hear {' and '.join(effect.hosts)}, which answer the coordinator"
+                self.say("doubted", f"{text}; its word does not count", host=effect.monitor)
+            elif isinstance(effect, detection.Failed):
                 self._handle(failover.HostLost(effect.host, effect.reason))
             elif isinstance(effect, detection.Missed):
                 self._handle(failover.HostSuspected(effect.host))
@@ -355,6 +409,20 @@ class Coordinator:
             else:
                 self.say("returned", f"{effect.host} answers again", host=effect.host)
                 self._handle(failover.HostJoined(effect.host, returned=True))
+
+    def _tell_sight(self, told: monitoring.Told) -> None:
+        what, host = told.what, told.what.host
+        mine = told.watcher == OWNER
+        by, about = "" if mine else f", says {told.watcher}", {"host": host, "by": told.watcher}
+        if isinstance(what, detection.Missed):
+            count = "a heartbeat" if what.misses == 1 else f"{what.misses} heartbeats"
+            self.say("missed", f"{host} missed {count}{by}", **about)
+        elif mine and (isinstance(what, detection.Failed) or host not in self.failover.alive):
+            pass  # told with what comes of it
+        elif isinstance(what, detection.Failed):
+            self.say("failed", f"{host} has failed: {what.reason}{by}", **about)
+        else:
+            self.say("answers", f"{host} answers again{by}", **about)
 
     # -- decisions -------------------------------------------------------------------------------------------------
 
@@ -380,7 +448,9 @@ class Coordinator:
         header = {
             "serial": plan.serial,
             "hosts": dict(self.hosts),
+            "processes": dict(self.processes),
             "go": self.go,
+            "policies": self.policies,
             "units": {name: asdict(unit) for name, unit in plan.units.items()},
         }
         for host in self.failover.alive:
@@ -403,6 +473,7 @@ class Coordinator:
                 "pids": self.pids,
                 "processes": self.processes,
                 "state": state,
+                "policies": self.policies,
                 "ident": self._ident,
                 "address": self.address,
             }
@@ -441,6 +512,9 @@ class Coordinator:
                 self._maybe_go()
             elif kind == "fenced":
                 self.say("fenced", f"{stage} on {host} found itself fenced and stopped", unit=unit, host=host)
+            elif kind == "seen":
+                view = {h: detection.Trouble(*t) for h, (p, *t) in header["view"].items() if self.processes.get(h) == p}
+                self._weigh(host, view)
             elif kind == "damaged":
                 self.say("damaged", header["text"], unit=unit, host=host)
             elif kind == "gone":
@@ -458,12 +532,17 @@ class Coordinator:
         inner = [s for s, shape in self.topology.stages.items() if shape.inputs]
         plan = self.failover.plan.units
         if not self.go and all(self.started.get(s) == plan[self.topology.unit_of[s]].generation for s in inner):
-            self.go = int(self.config.options.get("opening_epochs", UNLIMITED))
+            self.go = UNLIMITED if self._arms_late() else int(self.config.options.get("opening_epochs", UNLIMITED))
             self.say("go", "every stage runs; sources are let go")
             self._publish(self.failover.plan)
         if 0 < self.go < UNLIMITED and self._all_armed():
             self.go = UNLIMITED
             self._publish(self.failover.plan)
+
+    def _arms_late(self) -> bool:
+        """What feeds a window that is rebuilt by replay is trimmed, and so checkpointed, only when windows close."""
+        replayed = (s for s, u in self.topology.unit_of.items() if self.topology.units[u].policy.recovery == "replay")
+        return any(found.window for s in replayed if (found := self.operators.get(s)))
 
     # -- telling ---------------------------------------------------------------------------------------------------
 
@@ -506,6 +585,8 @@ class Coordinator:
             raise JobError(f"there is no unit {unit!r}; units are: {', '.join(topology.units)}")
         if any(not topology.stages[stage].inputs for stage in topology.units[unit].stages):
             raise JobError(f"unit {unit!r} has a source, and that is always a passive standby; choose another unit")
+        if isinstance(policy, Auto):
+            raise JobError("us.auto is a goal, and met when a job is started; `understudy plan` shows with which policy")
         with self.changed:
             alive = len(self.failover.alive)
         if policy.backups >= alive:
@@ -535,9 +616,11 @@ class Coordinator:
     def status(self) -> dict[str, Any]:
         with self.changed:
             alive = set(self.failover.alive)
-            policies = self.failover.topology.units
-            units = {n: {**asdict(u), "policy": spell(policies[n].policy)} for n, u in self.failover.plan.units.items()}
-            hosts = {h: {"address": a, "pid": self.pids.get(h), "alive": h in alive} for h, a in self.hosts.items()}
+            units = {n: asdict(u) | self._about(n, u) for n, u in self.failover.plan.units.items()}
+            hosts = {
+                h: {"address": a, "pid": self.pids.get(h), "alive": h in alive, "health": self._health(h)}
+                for h, a in self.hosts.items()
+            }
             recent = self.events[-20:]
         details = self._broadcast("status", {})
         for host, detail in details.items():
@@ -552,6 +635,19 @@ class Coordinator:
             "events": recent,
             "bytes": total,
         }
+
+    def _about(self, name: str, plan: UnitPlan) -> dict[str, Any]:
+        shape = self.failover.topology.units[name]
+        monitor = shape.monitor if shape.monitor not in (None, plan.primary) else OWNER
+        return {"policy": spell(shape.policy), "monitor": monitor}
+
+    def _health(self, host: str) -> dict[str, Any]:
+        """As ``monitoring.Health``, with instants as seconds since 1970."""
+        health = asdict(self.evidence.health(host))
+        for key in ("since", "returned"):
+            if health[key] is not None:
+                health[key] += time.time() - time.monotonic()
+        return health
 
     def _broadcast(self, action: str, header: dict[str, Any]) -> dict[str, dict[str, Any]]:
         with self.changed:

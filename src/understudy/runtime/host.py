@@ -24,11 +24,11 @@ import psutil
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from understudy.core.policies import Policy
-from understudy.core.policies.spelling import parse
+from understudy.core.policies import Policy, parse
 from understudy.errors import JobError, SetupError, UnderstudyError
 from understudy.job import Job, load
 from understudy.runtime import wire
+from understudy.runtime.monitor import MonitorRole
 from understudy.runtime.payloads import Payloads
 from understudy.runtime.roles import STANDBYS, Roles
 from understudy.runtime.spark import Plans, start_session
@@ -68,6 +68,8 @@ class Host:
         self.meter = wire.Meter()
         self.payloads = Payloads(self.folder / "queues", memory_bytes_max=config.queue_bytes)
         self.rows: Counter[str] = Counter()
+        self.published: Counter[str] = Counter()
+        """Rows and bytes of every stream that were produced here."""
         self.cores = os.cpu_count() or 1
         self.job: Job = Job("none-yet")
         self.plan: dict[str, Any] = {}
@@ -75,8 +77,10 @@ class Host:
         self.go = 0
         self.draining = False
         self.hosts: dict[str, str] = {}
+        self.processes: dict[str, str] = {}
         self.replay: dict[str, list[Any]] = {}
         self.options: dict[str, Any] = {}
+        self._chosen: dict[str, str] = {}
         self.stages: dict[str, Any] = {}
         self._peers: dict[str, wire.Peer] = {}
         self._plans: Plans | None = None
@@ -89,6 +93,7 @@ class Host:
         self._watchers = 0
         self._coordinator = wire.Peer(config.coordinator, config.token, self.meter, config.tls)
         self.roles = Roles(self)
+        self.monitor = MonitorRole(self)
         self.rehearsing = threading.Lock()
         self.rehearsals: dict[str, Rehearsal] = {}
         """By session, for the readers of their queries."""
@@ -229,6 +234,9 @@ class Host:
         beat = pa.record_batch([pa.array([], pa.int8())], schema=schema)
         interval_s = float(request["interval_s"])
 
+        if request.get("monitor"):  # a host that watches this one does not make up for a coordinator
+            return flight.GeneratorStream(schema, self._monitor_beats(beat, interval_s))
+
         def beats() -> Iterator[Any]:
             self._watchers += 1
             try:
@@ -240,6 +248,11 @@ class Host:
                 self._watched_at = time.monotonic()
 
         return flight.GeneratorStream(schema, beats())
+
+    def _monitor_beats(self, beat: Any, interval_s: float) -> Iterator[Any]:
+        while True:
+            yield beat, b"[]"
+            time.sleep(interval_s)
 
     def pulse(self) -> list[Any]:
         """Kept tiny: it is sent several times a second. ``status`` has the rest."""
@@ -261,6 +274,7 @@ class Host:
             sys.path.insert(0, header["directory"])
         try:
             job = load(path)
+            job.assign(header.get("roles", {}))
         except JobError as error:
             return {"refused": "job", "text": str(error)}
         if header.get("reference"):
@@ -268,11 +282,21 @@ class Host:
         with self.changed:
             self.job = job
             self._defined = self.topology = job.topology()
+            self._chosen = {}
             self.options = header
             self.replay = header.get("replay") or {}
             self._plans = None
             self.rows.clear()
+            self.published.clear()
+            self._use_policies(header.get("policies") or {})
         return {}
+
+    def _use_policies(self, chosen: dict[str, str]) -> None:
+        """What was chosen for units with a goal. Plans carry it too: a host may have been sent the job before."""
+        if chosen != self._chosen:
+            self._chosen = chosen
+            self.job.resolve(_policies(chosen))
+            self._defined = self.topology = self.job.topology()
 
     def _on_check(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
         """Build every stage once, so that mistakes show before anything runs. With ``policies``, as if units were under
@@ -283,7 +307,11 @@ class Host:
             for unit in self.topology.under(_policies(header.get("policies") or {})).units.values():
                 for stage in unit.stages if unit.policy.recovery == "replay" else ():
                     plans.require_replayable(stage)
-            return {"schemas": schemas}
+            found = {name: plans.operators(name) for name in self.job.stages}
+            return {
+                "schemas": schemas,
+                "operators": {name: operators.to_dict() for name, operators in found.items() if operators},
+            }
         except UnderstudyError as error:
             return {"refused": "job", "text": str(error), "exit_code": error.exit_code}
 
@@ -293,12 +321,15 @@ class Host:
         with self.changed:
             if header["serial"] < self.serial:
                 return {"refused": "stale"}
+            self._use_policies(header["policies"])
             self.serial, self.plan, self.hosts = header["serial"], header["units"], header["hosts"]
             changed = {name: unit["policy"] for name, unit in self.plan.items() if unit["policy"]}
             self.topology = self._defined.under(_policies(changed))
+            self.processes = header["processes"]
             self.go = max(self.go, header["go"])
             self.changed.notify_all()
         threading.Thread(target=self.roles.agree, daemon=True).start()
+        self.monitor.agree()
         return {}
 
     # -- where things are ------------------------------------------------------------------------------------------
@@ -496,11 +527,15 @@ class Host:
             stages = {name: stage.status() for name, stage in self.stages.items()}
             keepers = {k.unit: k for stage in self.stages.values() for k in getattr(stage, "keepers", ())}
             checkpoints = {unit: dict(keeper.spent) for unit, keeper in keepers.items()}
+            running = {name: stage for name, stage in self.stages.items() if isinstance(stage, RunningStage)}
+        for name, stage in running.items():
+            stages[name] |= stage.measured()
         return {
             "stages": stages,
             "checkpoints": checkpoints,
             "bytes": self.meter.snapshot(),
             "rows": dict(self.rows),
+            "published": dict(self.published),
             "spark": self._spark is not None,
             "queues": {
                 "memory": self.payloads.memory_bytes,
@@ -514,9 +549,10 @@ class Host:
         """Forget the job but keep Spark warm: the next job can be sent."""
         for stage, mine in list(self.stages.items()):
             self.roles.discard(stage, mine)
+        self.monitor.forget()
         with self.changed:
             self.plan, self.serial, self.go, self.draining = {}, -1, 0, False
-            self.options, self.replay, self._plans = {}, {}, None
+            self.options, self.replay, self._plans, self._chosen = {}, {}, None, {}
         shutil.rmtree(self.folder / "stages", ignore_errors=True)
         return {}
 

@@ -226,9 +226,10 @@ class Keeper(threading.Thread):
             self.host.report("turned", unit=self.unit, generation=stage.generation, serial=turn)
 
     def _producers_keep_enough(self) -> bool:
-        """All that was acknowledged under the policy before, at most up to where this one began, is needed no more."""
+        """Not even the first epoch that this protection saw is needed any more. What the state was made of before that,
+        and may have been trimmed under the policy before, is not needed then either."""
         return all(
-            acks.get(FINAL, -1) >= self._begun[name] for name, inputs in self.acks.items() for acks in inputs.values()
+            acks.get(FINAL, -1) > self._begun[name] for name, inputs in self.acks.items() for acks in inputs.values()
         )
 
     def _pause(self, stage: RunningStage, pause: bool) -> None:

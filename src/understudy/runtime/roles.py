@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.flight as flight
 
-from understudy.core.policies import Policy
-from understudy.core.policies.spelling import parse
+from understudy.core.policies import Policy, parse
 from understudy.errors import JobError, SetupError
 from understudy.runtime.active import ActiveStandbyStage
 from understudy.runtime.checkpoints import CheckpointStore

@@ -12,6 +12,7 @@ from typing import Any, Self
 from understudy.errors import JobError
 from understudy.runtime.cluster import LocalHosts, Reviver, token_of
 from understudy.runtime.coordinator import Coordinator, CoordinatorConfig
+from understudy.runtime.profile import Profiler
 from understudy.runtime.wire import Tls
 from understudy.sinks import FolderSink
 
@@ -37,6 +38,7 @@ class Run:
                 else:
                     path.unlink(missing_ok=True)
         self.coordinator = Coordinator(config, on_event)
+        self._profiler = Profiler(config.folder, self.coordinator.status)
         self._sinks_ready(fresh)
 
     def _sinks_ready(self, fresh: bool) -> None:
@@ -62,11 +64,14 @@ class Run:
         """Adopt the running job, or wait for hosts and begin (or resume) it."""
         if self.coordinator.adopt():
             self._adopted()
+            self._profiler.start()
             return
         self._start_hosts()
         self.coordinator.wait_for_hosts(self.count)
         self.coordinator.check()
+        self.coordinator.resolve()
         self.coordinator.begin()
+        self._profiler.start()
 
     def _start_hosts(self) -> None:
         self.coordinator.say("listening", f"waiting for {self.count} hosts at {self.coordinator.address}")
@@ -80,6 +85,7 @@ class Run:
 
     def stop(self, *, drain: bool = True) -> bool:
         """End the job. With ``drain``, let epochs in flight finish and take a last checkpoint first."""
+        self._profiler.end()
         clean = self.coordinator.drain() if drain else False
         self.coordinator.close()
         return clean
@@ -107,6 +113,7 @@ class LocalRun(Run):
         hosts: int = 3,
         fresh: bool = False,
         options: dict[str, Any] | None = None,
+        roles: dict[str, Any] | None = None,
         master: str = "local[*]",
         settings: dict[str, str] | None = None,
         queue_bytes: int = 256 << 20,
@@ -115,7 +122,8 @@ class LocalRun(Run):
         revive: bool = False,
         on_event: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
-        """``revive``: start a host that died again. Drills do not: the harm is theirs to measure."""
+        """``roles``: as read from a file (``understudy.roles``). ``revive``: start a host that died again. Drills do
+        not: the harm is theirs to measure."""
         config = CoordinatorConfig(
             job_file=job_file,
             folder=folder,
@@ -123,7 +131,7 @@ class LocalRun(Run):
             listen=_last_address(folder),
             heartbeat_s=heartbeat_s,
             heartbeat_misses=heartbeat_misses,
-            options=options or {},
+            options={**(options or {}), "roles": roles or {}},
         )
         super().__init__(config, hosts=hosts, fresh=fresh, on_event=on_event)
         self.hosts = LocalHosts(
@@ -185,6 +193,7 @@ class RemoteRun(Run):
         tls: Tls | None,
         heartbeat_s: float,
         heartbeat_misses: int,
+        roles: dict[str, Any] | None = None,
     ) -> None:
         config = CoordinatorConfig(
             job_file=job_file,
@@ -193,6 +202,7 @@ class RemoteRun(Run):
             listen=listen,
             heartbeat_s=heartbeat_s,
             heartbeat_misses=heartbeat_misses,
+            options={"roles": roles or {}},
             tls=tls,
         )
         super().__init__(config, hosts=hosts, fresh=fresh)

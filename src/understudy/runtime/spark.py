@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -15,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from understudy.core.operators import OperatorClass, judge
 from understudy.errors import JobError, SetupError
 from understudy.job import Job, Stage
+from understudy.runtime import operators
 from understudy.runtime.spark_io import source_called
 from understudy.sources import SparkSource
 
@@ -110,6 +111,7 @@ class Plans:
         self._spark, self._job, self._host = spark, job, host
         self._schemas: dict[str, StructType] = {}
         self._frames: dict[str, DataFrame] = {}
+        self._operators: dict[str, OperatorClass] = {}
 
     def schema(self, stream: str) -> StructType:
         if stream not in self._schemas:
@@ -131,8 +133,25 @@ class Plans:
         """The stage's streaming DataFrame. The same object every time: what Spark found out about its inputs while
         one query ran serves the next, which is what makes a rehearsed takeover fast."""
         if stage not in self._frames:
-            self._frames[stage] = self._build(self._job.stages[stage])
+            frame = self._build(self._job.stages[stage])
+            if self._job.policy(stage).recovery == "replay":
+                _require_replayable(self._job.stages[stage], self._judged(stage, frame))
+            self._frames[stage] = frame
         return self._frames[stage]
+
+    def operators(self, stage: str) -> OperatorClass | None:
+        """What kind of operator the stage is; None for a source that the host reads without Spark."""
+        source = self._job.stages[stage].source
+        if source is not None and not isinstance(source, SparkSource):
+            return None
+        return self._judged(stage, self.frame(stage))
+
+    def _judged(self, stage: str, frame: DataFrame) -> OperatorClass:
+        """Once, and only when asked: a takeover must not wait for it."""
+        if stage not in self._operators:
+            mode = self._job.stages[stage].output_mode
+            self._operators[stage] = judge(operators.read(frame), output_mode=mode)
+        return self._operators[stage]
 
     def _build(self, stage: Stage) -> DataFrame:
         from pyspark.sql import DataFrame
@@ -164,7 +183,7 @@ class Plans:
 
     def require_replayable(self, stage: str) -> None:
         """Raises JobError where upstream backup cannot rebuild the stage."""
-        _require_stateless(self._job.stages[stage], self.frame(stage))
+        _require_replayable(self._job.stages[stage], self._judged(stage, self.frame(stage)))
 
     def _input(self, stage: str, name: str, schema: StructType) -> DataFrame:
         options = {"host": self._host, "stage": stage, "input": name, "schema": json.dumps(schema.jsonValue())}
@@ -191,20 +210,12 @@ class Plans:
         )
 
 
-_STATEFUL = re.compile(
-    r"\b(Aggregate|Deduplicate|DeduplicateWithinWatermark|Distinct|FlatMapGroups\w*|TransformWithState\w*|Window|"
-    r"GlobalLimit|Join)\b"
-)
-
-
-def _require_stateless(stage: Stage, frame: DataFrame) -> None:
-    """Upstream backup rebuilds a stage by replay, so its state must let go of old input; here: it must have none."""
-    plan = frame._jdf.queryExecution().analyzed().toString()
-    found = next((m[1] for line in plan.splitlines() if (m := _STATEFUL.match(line.lstrip(" :+-|~")))), None)
-    if found:
+def _require_replayable(stage: Stage, found: OperatorClass) -> None:
+    """Upstream backup rebuilds a stage by replay, so its state must let go of old input."""
+    if found.refusal:
         raise JobError(
-            f"{stage.where}: stage {stage.name!r} has state ({found}), which us.UpstreamBackup cannot rebuild by "
-            "replay; use us.PassiveStandby() or us.ActiveStandby() for it"
+            f"{stage.where}: us.UpstreamBackup cannot rebuild stage {stage.name!r} by replay: {found.refusal}; "
+            "use us.PassiveStandby() or us.ActiveStandby() for it"
         )
 
 

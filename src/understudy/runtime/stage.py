@@ -6,6 +6,7 @@ far it is. A copy that is promoted simply goes on. Like the streams it lives und
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 import time
@@ -18,9 +19,16 @@ import pyarrow.flight as flight
 
 from understudy.core.acks import FINAL
 from understudy.core.policies import Policy, base
+from understudy.core.windows import Windows
 from understudy.errors import JobError
 from understudy.runtime import wire
-from understudy.runtime.checkpoints import CheckpointStore, Shipped, files_of_version
+from understudy.runtime.checkpoints import (
+    CheckpointStore,
+    Shipped,
+    files_of_version,
+    next_watermark_ms,
+    sizes_of_version,
+)
 from understudy.runtime.keeper import Keeper, Reporter
 from understudy.runtime.spark import root_cause
 from understudy.runtime.streams import AHEAD_MAX, Inlet, SinkWriter, Stream, write_table
@@ -68,6 +76,10 @@ class RunningStage:
         self.resumed_at: float | None = None
         self.stopping = self.paused = False
         self.error: str | None = None
+        self._windows: Windows | None = None
+        self._batch_at: float | None = None
+        self._batch_s: float | None = None
+        """When the batch under way was granted, and how long batches take, the newer ones counting more."""
         self.output = self._restored_output()
         self.inlets = {s: Inlet(self, s) for s in self.inputs}
         self._query = query
@@ -161,6 +173,7 @@ class RunningStage:
         with self.host.changed:
             if after > self.committed:
                 self.committed = after
+                self._batch_done(time.monotonic())
                 self.host.trace(self.name, "committed", after)
                 for inlet in self.inlets.values():
                     self.host.payloads.drop(inlet.key, after)
@@ -177,8 +190,14 @@ class RunningStage:
                 return wire.refuse("stopped")
             self.host.trace(self.name, "granted", after + 1)
             self.granted = max(self.granted, after + 1)
+            self._batch_at = time.monotonic()
             self.host.changed.notify_all()
         return {"epoch": after + 1}
+
+    def _batch_done(self, now: float) -> None:
+        if self._batch_at is not None:
+            took_s = now - self._batch_at
+            self._batch_s = took_s if self._batch_s is None else self._batch_s + 0.2 * (took_s - self._batch_s)
 
     def _may_run(self, epoch: int) -> bool:
         arrived = not self.paused and all(inlet.received >= epoch for inlet in self.inlets.values())
@@ -221,9 +240,31 @@ class RunningStage:
                     keeper.handle(base.Acked(self.name, level, self.output.queue.bound(level)))
 
     def _needs(self, epoch: int) -> dict[str, int] | None:
-        """What the state after ``epoch`` can be rebuilt from. Only stages without state are rebuilt: from nothing."""
-        replayed = any(keeper.policy.recovery == "replay" for keeper in self.keepers)
-        return dict.fromkeys(self.inputs, epoch + 1) if replayed else None
+        """What the state after ``epoch`` can be rebuilt from: without state from nothing, else from the oldest epoch
+        that can be in an open window."""
+        if not any(keeper.policy.recovery == "replay" for keeper in self.keepers):
+            return None
+        oldest = epoch + 1
+        if windows := self._windows_of(epoch):
+            oldest = windows.committed(epoch, next_watermark_ms(self.state, epoch - self.base))
+        return dict.fromkeys(self.inputs, oldest)
+
+    def _windows_of(self, epoch: int) -> Windows | None:
+        """Made with the first epoch that is done: Spark has planned the stage by then."""
+        found = self.host.wait_for_plans().operators(self.name)
+        if self._windows is None and found is not None and found.window is not None:
+            kept = self.state / "windows.json"
+            history = json.loads(kept.read_text()) if kept.exists() else None
+            self._windows = Windows(found.window, start=epoch, history=history)
+        return self._windows
+
+    def _window_file(self, epoch: int) -> dict[str, Path]:
+        """What a state needs of its input, as a file for a checkpoint: it still does after a stop."""
+        if self._windows is None:
+            return {}
+        path = self.folder / "windows.json"
+        path.write_text(json.dumps(self._windows.history(epoch)))
+        return {path.name: path}
 
     def on_trimmed(self, epoch: int) -> None:
         self._tell(base.Acked(self.name, FINAL, epoch))
@@ -322,7 +363,10 @@ class RunningStage:
                 return self.keepers[0].drained()
         if not (self.folder / "self" / "manifests" / f"{final}.json").exists():
             store = CheckpointStore(self.folder / "self", clear=True)
-            for header, body in Shipped({}).parts(files_of_version(self.state, final - self.base), self.about(final)):
+            # With the output: a consumer that is rebuilt by replay may need some of it after the stop.
+            files = files_of_version(self.state, final - self.base)
+            files |= self.queue_files(final) | self._window_file(final)
+            for header, body in Shipped({}).parts(files, self.about(final)):
                 store.paste(header, body)
         return True
 
@@ -350,6 +394,14 @@ class RunningStage:
         for inlet in self.inlets.values():
             self.host.payloads.drop_all(inlet.key)
         self.host.payloads.drop_all(self.output.key)
+
+    def measured(self) -> dict[str, Any]:
+        """What the stage takes and keeps. Looks at its files: not to be called with ``host.changed`` held."""
+        try:
+            state_bytes, delta_bytes = sizes_of_version(self.state, self.committed - self.base)
+        except FileNotFoundError:  # Spark has cleaned up meanwhile
+            return {"batch_s": self._batch_s}
+        return {"batch_s": self._batch_s, "state_bytes": state_bytes, "delta_bytes": delta_bytes}
 
     def status(self) -> dict[str, Any]:
         queue = self.output.queue

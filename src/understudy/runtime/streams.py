@@ -59,6 +59,7 @@ class Stream:
             if not self.queue.append(epoch):
                 self.host.payloads.drop(self.key, epoch)
             self.host.rows[self.stage] += table.num_rows
+            self.host.published[self.stage] += table.nbytes
             self.host.changed.notify_all()
         return True
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from understudy.core import detection, failover
+from understudy.core import detection, failover, monitoring
 from understudy.core.failover import Failover, Plan
+from understudy.core.monitoring import OWNER
 from understudy.sim.nodes import Node
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ class Coordinator(Node):
         self.failover = Failover(self.world.topology)
         conditions = self.world.conditions
         self.detector = detection.Detector(interval_s=conditions.heartbeat_s, misses=conditions.misses)
+        self.evidence = monitoring.Evidence()
+        self._sights: dict[str, tuple[int, int]] = {}
+        """Monitor -> its life and the number of its newest report: they may overtake each other."""
         self.lives: dict[str, int] = {}
         self._tick_at = float("inf")
 
@@ -50,7 +54,7 @@ class Coordinator(Node):
         if self.lives.get(host) != life:
             self._send(host, "introduce")
             return
-        self._detected(self.detector.handle(detection.Beat(host), self.now))
+        self._sense(detection.Beat(host))
         if serial < self.failover.plan.serial:
             self._send_plan(host, self.failover.plan)
         # A beat only puts the next deadline off; the tick that is planned will see.
@@ -61,6 +65,7 @@ class Coordinator(Node):
         self.tell(f"hears that {host} is there")
         self.lives[host] = life
         self.detector.handle(detection.Connected(host), self.now)
+        self.evidence.joined(host, self.now)
         self._handle(failover.HostJoined(host, holds))
         if not self.failover.plan.units and len(self.failover.alive) == len(self.world.hosts):
             self._handle(failover.Begin())
@@ -73,7 +78,14 @@ class Coordinator(Node):
 
     def _broken(self, host: str, life: int) -> None:
         if self.lives.get(host) == life:
-            self._detected(self.detector.handle(detection.Broken(host, "the connection broke"), self.now))
+            self._sense(detection.Broken(host, "the connection broke"))
+
+    def seen(self, monitor: str, number: tuple[int, int], report: monitoring.Report) -> None:
+        """What a monitor sees. ``number``: of its life, and of the report."""
+        if self.lives.get(monitor) == number[0] and number >= self._sights.get(monitor, number):
+            self._sights[monitor] = number
+            known = {h: t for h, t in report.view.items() if str(self.lives.get(h)) == report.processes[h]}
+            self._weigh(monitor, known)
 
     def report(self, host: str, number: int, event: failover.Event) -> None:
         self._handle(event)
@@ -87,12 +99,22 @@ class Coordinator(Node):
 
     def _tick(self) -> None:
         self._tick_at = float("inf")
-        self._detected(self.detector.handle(detection.Tick(), self.now))
+        self._sense(detection.Tick())
         self._rest()
 
-    def _detected(self, effects: list[detection.Effect]) -> None:
-        for effect in effects:
-            self.carry_out(effect, self._note)
+    def _sense(self, event: detection.Event) -> None:
+        if self.detector.handle(event, self.now):
+            self._weigh(OWNER, self.detector.view())
+
+    def _weigh(self, watcher: str, view: detection.View) -> None:
+        for effect in self.evidence.hear(watcher, view, self.now):
+            if isinstance(effect, monitoring.Told):
+                if effect.watcher != OWNER:
+                    self.tell(f"hears from {effect.watcher}: {effect.what}")
+            elif isinstance(effect, monitoring.Doubted):
+                self.tell(f"doubts {effect.monitor}, which cannot hear {', '.join(effect.hosts)}")
+            else:
+                self.carry_out(effect, self._note)
 
     def _note(self, effect: detection.Effect) -> None:
         if isinstance(effect, detection.Failed):
@@ -125,7 +147,7 @@ class Coordinator(Node):
             self.world.violate(f"stage {effect.stage} stopped the job: {effect.cause}")
 
     def _send_plan(self, host: str, plan: Plan) -> None:
-        self._send(host, "take_plan", plan, self.lives[host])
+        self._send(host, "take_plan", plan, self.lives[host], dict(self.lives))
 
     def _send(self, host: str, method: str, *arguments: object) -> None:
         size = PLAN_BYTES if method == "take_plan" else REPORT_BYTES

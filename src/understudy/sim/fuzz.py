@@ -11,7 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from understudy.core.policies import (
@@ -39,6 +39,7 @@ POLICIES: dict[str, Policy] = {
     "active-2": ActiveStandby(copies=3),
     "upstream": UpstreamBackup(),
     "upstream-2": UpstreamBackup(k=2),
+    "upstream-paced": UpstreamBackup(ack_every=EVERY_S),
     "hybrid": Hybrid(every=EVERY_S),
     "none": none,
 }
@@ -141,6 +142,16 @@ def _random_units(chance: random.Random, stages: list[StageShape]) -> dict[str, 
     return units
 
 
+def _with_monitors(job: SimJob, chance: random.Random, hosts: int) -> SimJob:
+    """Some units get a monitor."""
+    topology = job.topology
+    units = [
+        replace(unit, monitor=f"h{chance.randint(1, hosts)}") if chance.random() < 0.5 else unit
+        for unit in topology.units.values()
+    ]
+    return replace(job, topology=Topology.build(topology.stages.values(), units))
+
+
 def _random_faults(chance: random.Random, conditions: Conditions) -> list[Fault]:
     end = conditions.epoch_s * conditions.epochs
     faults = []
@@ -177,6 +188,8 @@ def play(seed: int, *, tell: bool = False) -> Story:
     )
     hosts = 2 + max(1, *(p.backups for p in chosen.values()), promised) + chance.randint(0, 2)
     story = Story(seed, label, shape_name, hosts)
+    if seed % 5 == 1:  # chosen apart from all else, so that no seed came to mean another story when monitors came
+        job = _with_monitors(job, random.Random(f"monitors of {seed}"), hosts)
     faults = _random_faults(chance, conditions)
     world = World(job, hosts=hosts, seed=chance.getrandbits(32), conditions=conditions)
     run(world, faults, story, promised=promised, tell=tell)

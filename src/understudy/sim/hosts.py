@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from understudy.core import failover
+from understudy.core import detection, failover
 from understudy.core.failover import Plan, UnitPlan
+from understudy.core.monitoring import Assigned, Heard, Monitor, Report, monitored
 from understudy.sim.coordinator import BEAT_BYTES, REPORT_BYTES
 from understudy.sim.model import State
 from understudy.sim.nodes import Died, Node
@@ -73,6 +74,11 @@ class Host(Node):
         self.units: dict[str, Unit | SourceUnit] = {}
         self._reports: dict[int, failover.Event] = {}
         self._reported = 0
+        conditions = self.world.conditions
+        self.monitor = Monitor(interval_s=conditions.heartbeat_s, misses=conditions.misses)
+        self._sight: Report | None = None
+        self._sights = 0
+        self._look_at = float("inf")
 
     def start(self) -> None:
         self.introduce()
@@ -102,7 +108,35 @@ class Host(Node):
     def _beat(self) -> None:
         world = self.world
         world.send(self, world.coordinator, "heartbeat", BEAT_BYTES, "beat", self.name, self.life, self.serial)
+        for name in world.monitors:
+            if name != self.name:
+                world.send(self, world.hosts[name], "heartbeat", BEAT_BYTES, "hear", self.name, self.life)
         self.later(world.conditions.heartbeat_s, self._beat)
+
+    # -- as a monitor -------------------------------------------------------------------------------------------------
+
+    def hear(self, host: str, life: int) -> None:
+        self._watch(Heard(host, str(life)))
+
+    def _watch(self, event: Assigned | Heard | detection.Tick) -> None:
+        for report in self.monitor.handle(event, self.now):
+            self._sight = report
+            self._sights += 1
+            self._send_sight()
+        deadline = self.monitor.next_deadline()
+        if deadline is not None and deadline < self._look_at:
+            self._look_at = deadline
+            self.later(max(0.0, deadline - self.now), self._look)
+
+    def _look(self) -> None:
+        self._look_at = float("inf")
+        self._watch(detection.Tick())
+
+    def _send_sight(self) -> None:
+        number = (self.life, self._sights)
+        self.world.send(self, self.world.coordinator, "control", REPORT_BYTES, "seen", self.name, number, self._sight)
+
+    # -- what the coordinator is told ---------------------------------------------------------------------------------
 
     def report(self, event: failover.Event) -> None:
         """Tell the coordinator, again and again until it has heard."""
@@ -121,15 +155,17 @@ class Host(Node):
         """What got no answer is said again."""
         for number in list(self._reports):
             self._send_report(number)
+        if self._sight is not None:
+            self._send_sight()
         for unit in list(self.units.values()):
             unit.retry()
         self.later(self.world.conditions.retry_s, self._retry)
 
     # -- plans --------------------------------------------------------------------------------------------------------
 
-    def take_plan(self, plan: Plan, life: int) -> None:
+    def take_plan(self, plan: Plan, life: int, lives: dict[str, int]) -> None:
         """``life``: for which process the plan was made. One that was meant for an earlier process of this host would
-        have this one begin what that one was in the middle of."""
+        have this one begin what that one was in the middle of. ``lives``: which process every host is."""
         if life != self.life:
             self.introduce()
             return
@@ -141,6 +177,9 @@ class Host(Node):
             self._agree(name, wanted)
         for unit in list(self.units.values()):
             unit.plan_changed()
+        if self.name in self.world.monitors:
+            mine = monitored(self.world.topology, self.primaries, self.name)
+            self._watch(Assigned(mine, {host: str(n) for host, n in lives.items()}))
 
     def _agree(self, name: str, wanted: UnitPlan) -> None:
         mine = self.units.get(name)

@@ -89,6 +89,8 @@ class World:
         """Whether all that was cut and written is kept, for checkers; else only the newest, so that memory is flat."""
         self.cuts: dict[str, dict[int, int]] = {n: {} for n, s in self.topology.stages.items() if not s.inputs}
         """What every source has shown to its consumers."""
+        self.monitors = sorted({u.monitor for u in self.topology.units.values() if u.monitor})
+        """Hosts that watch others. Everybody's heartbeats go to them too."""
         self.number = {name: i for i, name in enumerate(self.topology.stages)}
         self.sinks = {
             f"sink:{s}": SinkStore(f"sink:{s}", self) for shape in self.topology.stages.values() for s in shape.sinks

@@ -4,17 +4,32 @@ Each file holds the policy (plain data) and its protection (a pure machine); ``b
 over after a crash is decided in ``core/failover.py`` from the policy's traits.
 """
 
+from __future__ import annotations
+
+from typing import Literal
+
 from understudy.core.policies.active import ActiveStandby
+from understudy.core.policies.auto import Auto
 from understudy.core.policies.base import Policy, Protection, StageRole
 from understudy.core.policies.hybrid import Hybrid
 from understudy.core.policies.none import NoProtection
 from understudy.core.policies.passive import PassiveStandby
+from understudy.core.policies.spelling import parse, spell
 from understudy.core.policies.upstream import UpstreamBackup
 
 none = NoProtection()
 
+
+def auto(
+    *, recovery_time: str | float = "2s", loss: Literal["none", "some"] = "none", overhead: float | None = None
+) -> Auto:
+    """The cheapest policy that meets this goal; see ``Auto``. ``understudy plan`` shows which, and why."""
+    return Auto(recovery_time, loss, overhead)
+
+
 __all__ = [
     "ActiveStandby",
+    "Auto",
     "Hybrid",
     "NoProtection",
     "PassiveStandby",
@@ -22,5 +37,8 @@ __all__ = [
     "Protection",
     "StageRole",
     "UpstreamBackup",
+    "auto",
     "none",
+    "parse",
+    "spell",
 ]

@@ -10,6 +10,7 @@ from dataclasses import fields
 from typing import Any, get_args, get_type_hints
 
 from understudy.core.policies.active import ActiveStandby
+from understudy.core.policies.auto import Auto
 from understudy.core.policies.base import Policy
 from understudy.core.policies.hybrid import Hybrid
 from understudy.core.policies.none import NoProtection
@@ -17,7 +18,8 @@ from understudy.core.policies.passive import PassiveStandby
 from understudy.core.policies.upstream import UpstreamBackup
 
 KINDS: dict[str, type[Policy]] = {
-    kind.kind.replace(" ", "-"): kind for kind in (NoProtection, PassiveStandby, ActiveStandby, UpstreamBackup, Hybrid)
+    kind.kind.replace(" ", "-"): kind
+    for kind in (NoProtection, PassiveStandby, ActiveStandby, UpstreamBackup, Hybrid, Auto)
 }
 
 

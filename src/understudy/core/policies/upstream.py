@@ -19,6 +19,7 @@ from understudy.core.policies.base import (
     Acked,
     AckUpstream,
     Committed,
+    Drain,
     Effect,
     Event,
     Placed,
@@ -27,18 +28,27 @@ from understudy.core.policies.base import (
     StageRole,
     positive,
 )
+from understudy.durations import seconds
 
 
 @dataclass(frozen=True)
 class UpstreamBackup(Policy):
     """Nothing is kept but what producers have sent; any host rebuilds a lost state by replay. Costs almost nothing
-    while all is well. Only for stages whose state lets go of old input."""
+    while all is well. Only for stages whose state lets go of old input.
+
+    ``ack_every``: tell producers on other hosts what they may forget at most this often; rarely saves messages, often
+    keeps their queues, and so a recovery, short (Hwang et al. 2003, Section 4.2.1). By default with every epoch, which
+    is pace enough: an epoch is many rows, and needs one message.
+    """
 
     kind: ClassVar[str] = "upstream backup"
     k: int = 1
+    ack_every: str | float | None = None
 
     def __post_init__(self) -> None:
         positive("k", self.k)
+        if self.ack_every is not None:
+            seconds(self.ack_every, what="ack_every")
 
     @property
     def recovery(self) -> Recovery:
@@ -53,10 +63,12 @@ class UpstreamBackup(Policy):
         return self.k
 
     def describe(self) -> str:
-        return f"{self.kind}{f', K={self.k}' if self.k > 1 else ''}"
+        depth = f", K={self.k}" if self.k > 1 else ""
+        return f"{self.kind}{depth}{f', acks every {self.ack_every}' if self.ack_every is not None else ''}"
 
     def protect(self, stages: Iterable[StageRole]) -> Replayable:
-        return Replayable(stages, k=self.k)
+        every_s = None if self.ack_every is None else seconds(self.ack_every, what="ack_every")
+        return Replayable(stages, k=self.k, ack_every_s=every_s)
 
 
 class _Stage:
@@ -77,34 +89,56 @@ class Replayable:
     is passed on as it is. This composes indicators over all that is on one host, be it one unit or several.
     """
 
-    def __init__(self, stages: Iterable[StageRole], *, k: int) -> None:
-        self.k = k
+    def __init__(self, stages: Iterable[StageRole], *, k: int, ack_every_s: float | None = None) -> None:
+        self.k, self.ack_every_s = k, ack_every_s
         self.stages = {role.name: _Stage(role, k) for role in stages}
+        self._waiting: dict[tuple[str, str | None, int], AckUpstream] = {}
+        """Acknowledgements held back, the newest of each kind."""
+        self._free_at = float("-inf")
+        """From when on the next may go out."""
 
     def handle(self, event: Event, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        for ack in self._acks(event):
+            if self.ack_every_s is None or ack.input in self.stages[ack.stage].near:
+                effects.append(ack)  # to a producer on this host: no message, and others wait for it to pass it on
+            else:
+                self._waiting[ack.stage, ack.input, ack.level] = ack
+        return effects + self._released(now, at_once=isinstance(event, Drain))
+
+    def _released(self, now: float, *, at_once: bool) -> list[Effect]:
+        """What was held back, if it is time."""
+        if not self._waiting or (now < self._free_at and not at_once):
+            return []
+        effects: list[Effect] = list(self._waiting.values())
+        self._waiting.clear()
+        self._free_at = now + (self.ack_every_s or 0.0)
+        return effects
+
+    def _acks(self, event: Event) -> list[AckUpstream]:
         if isinstance(event, Committed):
             stage = self.stages[event.stage]
             if event.epoch <= stage.committed:
                 return []
             stage.committed = event.epoch
             stage.indicators.append(event.epoch, event.needs or {})
-            return [effect for level in stage.bounds for effect in self._pass_on(stage, level)]
+            return [ack for level in stage.bounds for ack in self._pass_on(stage, level)]
         if isinstance(event, Acked):
             stage = self.stages[event.stage]
             if event.epoch <= stage.bounds.get(event.level, event.epoch):
                 return []
             stage.bounds[event.level] = event.epoch
-            effects = self._pass_on(stage, event.level)
+            acks = self._pass_on(stage, event.level)
             stage.indicators.forget(min(stage.bounds.values()))
-            return effects
+            return acks
         if isinstance(event, Placed):
             self.stages[event.stage].near = event.near
         return []
 
-    def _pass_on(self, stage: _Stage, level: int) -> list[Effect]:
+    def _pass_on(self, stage: _Stage, level: int) -> list[AckUpstream]:
         """What consumers have and this copy has processed: the state after that is what must be rebuilt."""
         epoch = min(stage.bounds[level], stage.committed)
-        effects: list[Effect] = []
+        acks: list[AckUpstream] = []
         for name in stage.inputs:
             if name in stage.near:
                 up = level
@@ -115,11 +149,11 @@ class Replayable:
             oldest = stage.indicators.cause(epoch, name)
             if oldest is not None and oldest - 1 > stage.acked.get((name, up), -1):
                 stage.acked[name, up] = oldest - 1
-                effects.append(AckUpstream(stage.name, oldest - 1, up, name))
-        return effects
+                acks.append(AckUpstream(stage.name, oldest - 1, up, name))
+        return acks
 
     def safe(self) -> bool:
         return True
 
     def next_deadline(self) -> float | None:
-        return None
+        return self._free_at if self._waiting else None

@@ -1,0 +1,119 @@
+"""The cheapest policy that meets a goal, and why it is the one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from understudy.core.costs import Estimate, Profile, estimate, reach_s
+from understudy.core.operators import OperatorClass, duration
+from understudy.core.policies import ActiveStandby, PassiveStandby, Policy, UpstreamBackup, none
+from understudy.core.policies.auto import Auto
+
+EVERY = ("500ms", "1s", "2s", "5s", "10s")
+"""Checkpoint intervals to choose from: below the first, checkpoints cost more than the epoch they save; above the last,
+what they cost is nothing already."""
+
+
+class NoPolicy(ValueError):
+    """No policy meets the goal; the message names the nearest that would."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    policy: Policy
+    estimate: Estimate
+    why: tuple[str, ...]
+    """One line for every policy that was looked at, the chosen one first."""
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    policy: Policy
+    estimate: Estimate
+
+    def tells(self) -> str:
+        e = self.estimate
+        times = f"about {_time(e.silence_s)}, at worst {_time(e.worst_s)}"
+        return f"{self.policy.describe()}: back after {times}; {e.overhead:.1%} overhead"
+
+    def meets(self, goal: Auto) -> bool:
+        return self.fast(goal) and self.cheap(goal)
+
+    def fast(self, goal: Auto) -> bool:
+        return self.estimate.worst_s <= goal.recovery_s
+
+    def cheap(self, goal: Auto) -> bool:
+        return goal.overhead is None or self.estimate.overhead <= goal.overhead
+
+
+def choose(goal: Auto, profile: Profile, operators: Sequence[OperatorClass]) -> Choice:
+    """The policy for a unit of stages of these classes. Raises NoPolicy."""
+    reach = reach_s(list(operators))
+    refusal = next((found.refusal for found in operators if found.refusal), "")
+    policies: list[Policy] = [none] if goal.loss == "some" else []
+    policies += [] if refusal else [UpstreamBackup()]
+    policies += [PassiveStandby(every=every) for every in EVERY] + [ActiveStandby()]
+    candidates = [_Candidate(policy, estimate(policy, profile, reach_s=reach)) for policy in policies]
+    fitting = [candidate for candidate in candidates if candidate.meets(goal)]
+    if not fitting:
+        raise NoPolicy(_nearest(goal, candidates))
+    chosen = min(fitting, key=lambda candidate: (candidate.estimate.overhead, candidate.estimate.worst_s))
+    return Choice(chosen.policy, chosen.estimate, tuple(_why(goal, chosen, candidates, refusal)))
+
+
+def _why(goal: Auto, chosen: _Candidate, candidates: list[_Candidate], refusal: str) -> list[str]:
+    lines = [f"{chosen.tells()}: the cheapest that meets the goal"]
+    for candidate in _best_of_each_kind(goal, [c for c in candidates if c.policy.kind != chosen.policy.kind]):
+        if not candidate.fast(goal):
+            verdict = f"later than {goal.recovery_time}"
+        elif not candidate.cheap(goal):
+            verdict = f"more than {goal.overhead:.0%}"
+        else:
+            verdict = "costs more"
+        lines.append(f"{candidate.tells()}: {verdict}")
+    if goal.loss == "none":
+        lines.append("none: would lose rows")
+    if refusal:
+        lines.append(f"upstream backup: cannot rebuild it by replay: {refusal}")
+    return lines
+
+
+def _best_of_each_kind(goal: Auto, candidates: list[_Candidate]) -> list[_Candidate]:
+    """Of passive standby's intervals, only the one that comes nearest to the goal is worth a line."""
+    best: dict[str, _Candidate] = {}
+    for candidate in candidates:
+        best.setdefault(candidate.policy.kind, candidate)
+        if candidate.fast(goal) and candidate.estimate.overhead < best[candidate.policy.kind].estimate.overhead:
+            best[candidate.policy.kind] = candidate
+    return list(best.values())
+
+
+def _nearest(goal: Auto, candidates: list[_Candidate]) -> str:
+    """Give up as little as possible of one wish, or of the other."""
+    fast = min((c for c in candidates if c.fast(goal)), key=lambda c: c.estimate.overhead, default=None)
+    cheap = min((c for c in candidates if c.cheap(goal)), key=lambda c: c.estimate.worst_s, default=None)
+    remedies = []
+    if fast is not None:
+        remedies.append(f"overhead={_up(fast.estimate.overhead)} would allow {fast.tells()}")
+    if cheap is not None:
+        remedies.append(f"recovery_time={_time_up(cheap.estimate.worst_s)!r} would allow {cheap.tells()}")
+    if not remedies:
+        fastest = min(candidates, key=lambda c: c.estimate.worst_s)
+        wishes = f"recovery_time={_time_up(fastest.estimate.worst_s)!r}, overhead={_up(fastest.estimate.overhead)}"
+        remedies.append(f"{wishes} would allow {fastest.tells()}")
+    return f"no policy meets it ({goal.describe()}); " + "; ".join(remedies)
+
+
+def _time(s: float) -> str:
+    """To two digits: an estimate is no better."""
+    return duration(float(f"{s:.2g}"))
+
+
+def _time_up(s: float) -> str:
+    """A duration as an argument, rounded up so that it is enough."""
+    return f"{int(s * 1000 / 50) * 50 + 50}ms" if s < 1 else f"{int(s * 10) / 10 + 0.1:.1f}s"
+
+
+def _up(ratio: float) -> float:
+    return round(int(ratio * 100) / 100 + 0.01, 2)

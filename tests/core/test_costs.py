@@ -1,0 +1,111 @@
+"""The cost model against the papers' formulas and ratios, and against what was measured here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from understudy.core.costs import ACK_BYTES, CHECKPOINT_BYTES, Profile, estimate, estimate_source, reach_s
+from understudy.core.operators import Key, Operator, judge
+from understudy.core.policies import ActiveStandby, Hybrid, PassiveStandby, Policy, UpstreamBackup, none
+
+BUSY = Profile(epoch_s=0.5, rows_per_s=20_000, bytes_per_s=1e6, output_bytes_per_s=1e6, delta_bytes=50_000)
+"""A tenth of what comes in changes the state."""
+
+
+def test_upstream_backup_sends_two_ids_per_interval() -> None:
+    """Hwang et al. 2003, formula (2): 2x/(λcM); overhead halves when the interval doubles (Section 5.3)."""
+    for every_s in (1.0, 2.0, 4.0):
+        expected = 2 * ACK_BYTES / (1e6 * every_s)
+        assert estimate(UpstreamBackup(ack_every=every_s), BUSY).ha_ratio == pytest.approx(expected)
+
+
+def test_passive_standby_with_its_queue_sends_everything_once_more() -> None:
+    """Hwang et al. 2003, formula (1): 1 + 2x/(λcM), for a stage without state and selectivity 1. Deviation: a
+    checkpoint has a size of its own."""
+    stateless = replace(BUSY, delta_bytes=0)
+    for every_s in (0.5, 5.0):
+        expected = 1 + (2 * ACK_BYTES + CHECKPOINT_BYTES) / (1e6 * every_s)
+        assert estimate(PassiveStandby("individual", every=every_s), stateless).ha_ratio == pytest.approx(expected)
+
+
+def test_bytes_compare_as_in_gu_figure_5() -> None:
+    """Gu et al. 2009, Figure 5: NONE : None-AS : AS-AS : PS = 1 : 2 : 4 : 1.1."""
+    policies: list[Policy] = [none, ActiveStandby(), ActiveStandby(delivery="eager"), PassiveStandby(every="500ms")]
+    total = [1 + estimate(policy, BUSY).ha_ratio for policy in policies]
+    assert total == pytest.approx([1, 2, 4, 1.1], rel=0.02)
+
+
+def test_policies_recover_in_the_papers_order() -> None:
+    """Hwang et al. 2003, Figure 11: active standby before passive standby before upstream backup."""
+    order: list[Policy] = [
+        ActiveStandby(delivery="eager"), ActiveStandby(), Hybrid(), PassiveStandby(), UpstreamBackup()
+    ]  # fmt: skip
+    silences = [estimate(policy, BUSY).silence_s for policy in order]
+    assert silences == sorted(silences)
+    assert len(set(silences)) == len(order)
+
+
+def test_recovery_grows_linearly_with_the_interval() -> None:
+    """Hwang et al. 2003, Figure 10: Q = Mλ/2. In epochs: half an interval's epochs are made again."""
+    for make in (lambda s: PassiveStandby(every=s), lambda s: UpstreamBackup(ack_every=s)):
+        one, two, three = (estimate(make(s), BUSY).silence_s for s in (2.0, 4.0, 6.0))
+        assert two - one == pytest.approx(three - two) == pytest.approx(2.0 / 2 / 0.5 * BUSY.batch_s)
+        assert estimate(make(4.0), BUSY).worst_s - two == pytest.approx(4.0 / 2 / 0.5 * BUSY.batch_s)
+
+
+def test_a_window_is_made_again_by_a_replay_and_by_nobody_else() -> None:
+    without, window = (estimate(UpstreamBackup(), BUSY, reach_s=s).silence_s for s in (0.0, 15.0))
+    assert window - without == pytest.approx(15 / 0.5 * BUSY.batch_s)
+    assert estimate(PassiveStandby(), BUSY, reach_s=15.0) == estimate(PassiveStandby(), BUSY)
+
+
+def test_overhead_grows_linearly_with_k() -> None:
+    """Hwang et al. 2003, Section 4.4."""
+    makers = (
+        lambda k: PassiveStandby(standbys=k),
+        lambda k: ActiveStandby(copies=k + 1),
+        lambda k: UpstreamBackup(k=k),
+    )
+    for make in makers:
+        one, three = estimate(make(1), BUSY), estimate(make(3), BUSY)
+        assert three.ha_ratio == pytest.approx(3 * one.ha_ratio)
+        assert three.cpu_ratio == pytest.approx(3 * one.cpu_ratio)
+
+
+def test_what_was_measured_here_is_about_what_is_estimated() -> None:
+    """`make demo` and `make drills` on two cores: 0.5 to 0.9 s passive, 0.14 s active, 4 to 8 % of the bytes."""
+    demo = Profile(rows_per_s=3000, bytes_per_s=90_000, output_bytes_per_s=20_000, delta_bytes=1500, batch_s=0.2)
+    assert 0.5 < estimate(PassiveStandby(every="500ms"), demo).silence_s < 0.9
+    assert 0.02 < estimate(PassiveStandby(every="500ms"), demo).ha_ratio < 0.1
+    assert 0.1 < estimate(ActiveStandby(), demo).silence_s < 0.25
+    assert estimate(none, demo).silence_s > 2
+
+
+def test_full_recovery_takes_longer_the_busier_the_unit_is() -> None:
+    times = [estimate(none, replace(BUSY, rows_per_s=rate)).full_recovery_s for rate in (0, 1e5, 5e5, 9e5, 1e9)]
+    assert times == sorted(times)
+    assert times[0] > estimate(none, BUSY).silence_s
+
+
+def test_nothing_costs_nothing() -> None:
+    found = estimate(none, BUSY)
+    assert (found.ha_ratio, found.cpu_ratio, found.overhead) == (0, 0, 0)
+
+
+def test_sources_keep_entries_or_rows() -> None:
+    assert estimate_source(BUSY, preserved=False).ha_ratio < 0.01
+    assert 1 < estimate_source(BUSY, preserved=True).ha_ratio < 1.01
+
+
+def test_reaches_add_up() -> None:
+    mark = Operator("EventTimeWatermark", children=(Operator("StreamingRelationV2"),))
+    ten = judge(Operator("Aggregate", children=(mark,), keys=(Key("w", 5.0, window=True, window_s=10.0),)))
+    assert reach_s([ten, judge(mark), ten]) == 30.0
+
+
+@pytest.mark.parametrize("wrong", [{"epoch_s": 0}, {"batch_s": 0}, {"rows_per_s": -1}, {"state_bytes": float("nan")}])
+def test_a_profile_that_cannot_be(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Profile(**wrong)
