@@ -24,11 +24,11 @@ def build(*, rows_per_s: float, epoch: str, sink: str = "out/gu") -> us.Job:
     """Without protection at first; the source has its own, as all sources do."""
     job = us.Job("gu", epoch=epoch)
     source = us.sources.rate(rows_per_second=rows_per_s, keys=KEYS)
-    stream = job.source("source", source, host=HOSTS[0], standby=STANDBYS[0])
+    stream = job.source("source", source, host=HOSTS[0], standbys=STANDBYS[0])
     for unit, host, standby in zip(UNITS, HOSTS, STANDBYS, strict=True):
-        with job.unit(unit, ha=none):
+        with job.unit(unit, ha=none, host=host, standbys=standby):
             for number in (1, 2):
-                stage = job.stage(stream, name=f"{unit}{number}", host=host, standby=standby, output_mode="update")
+                stage = job.stage(stream, name=f"{unit}{number}", output_mode="update")
                 stream = stage(_pass_on(first=unit == UNITS[0] and number == 1))
     job.sink(stream, us.sinks.parquet(sink))
     return job

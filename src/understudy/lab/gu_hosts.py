@@ -121,12 +121,11 @@ def plan(measuring: Measuring) -> list[Experiment]:
 
         add("NONE", [none] * 4, [("5", "NONE", rate)])
         add("None-AS", [none, eager, none, none], [("5", "None-AS", rate)])
-        points: list[Point] = [("5", "AS-AS", rate), *([("6", "AS", 0.0)] if main else [])]
-        add("AS-AS", [none, eager, eager, none], points, stop=main)
+        add("AS-AS", [none, eager, eager, none], [("5", "AS-AS", rate)])
         for method in METHODS:
             passive = method == "sweeping" and main
             for every in measuring.intervals_s if main else (long,):
-                points = [("2-3", method, every)] if main else []
+                points: list[Point] = [("2-3", method, every)] if main else []
                 points += [("4", method, rate)] if every == long else []
                 points += [("5", "PS", rate)] if every == long and method == "sweeping" else []
                 points += [("8", "PS", every)] if passive else []
@@ -136,6 +135,8 @@ def plan(measuring: Measuring) -> list[Experiment]:
                 for other in measuring.heartbeats_s[1:] if passive and every == short else ():
                     settings: dict[str, Any] = {"heartbeat_s": other, "measure_s": 0.0, "stop": True}
                     add(f"heartbeats every {other:g} s", policies, [("7", "PS", other)], every_s=every, **settings)
+        if main:
+            add("AS-AS, failing", [none, eager, eager, none], [("6", "AS", 0.0)], measure_s=0.0, stop=True)
     return found
 
 
