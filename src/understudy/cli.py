@@ -176,6 +176,7 @@ def run(
 @app.command()
 def plan(
     job_file: JobFile,
+    roles: Roles = None,
     state: State = None,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="F", help="Also write it here, as JSON.")] = None,
     master: Master = "local[*]",
@@ -190,7 +191,7 @@ def plan(
     profile = (state or _default_state(job_file)) / FILE
     require_java()
     settings = {**FAST_START, **_settings(conf)}
-    found = outlook.inspect(job_file, profile, master=master, settings=settings)
+    found = outlook.inspect(job_file, profile, roles=_roles(roles), master=master, settings=settings)
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_text(json.dumps(outlook.to_dict(found), indent=2) + "\n")
@@ -214,10 +215,13 @@ def host(
     tls_ca: TlsCa = None,
 ) -> None:
     """Run one host, on the machine that it stands for, until the coordinator tells it to exit."""
+    from understudy.core.monitoring import OWNER
     from understudy.runtime.host import HostConfig, serve
     from understudy.runtime.spark import require_java
 
     require_java()
+    if name == OWNER:
+        raise SetupError(f"--name {OWNER}: that is who watches all hosts; choose another name")
     serve(
         HostConfig(
             name=name,

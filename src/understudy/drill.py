@@ -99,7 +99,8 @@ class Drill:
     def signal(self, *targets: str, number: signal.Signals = signal.SIGKILL) -> None:
         """Hit the hosts of these stages, all at the same moment."""
         hosts = list(dict.fromkeys(self.run.host_of(t) for t in targets))
-        self.coordinator.status()  # what the victims have sent until now counts, also when they are dead
+        if number == signal.SIGKILL:
+            self.coordinator.status()  # what the victims have sent until now counts, also when they are dead
         for host in hosts:
             at = self.run.hosts.signal(host, number)
             if number != signal.SIGCONT:

@@ -22,13 +22,15 @@ WIDTH = 100
 _RECOVERY = {"precise": "green", "rollback": "yellow", "gap": "red"}
 
 
-def inspect(job_file: Path, profile: Path, *, master: str, settings: dict[str, str]) -> dict[str, Any]:
+def inspect(
+    job_file: Path, profile: Path, *, roles: dict[str, Any], master: str, settings: dict[str, str]
+) -> dict[str, Any]:
     """Build the job's stages on a host of its own, in a folder of its own, and judge them."""
     from understudy.runtime.session import LocalRun
 
     with tempfile.TemporaryDirectory(prefix="understudy-plan-") as folder:
         options = {"sink_root": folder}
-        run = LocalRun(job_file, Path(folder), hosts=1, options=options, master=master, settings=settings)
+        run = LocalRun(job_file, Path(folder), hosts=1, roles=roles, options=options, master=master, settings=settings)
         try:
             run.hosts.start("h1")
             run.coordinator.wait_for_hosts(1)

@@ -232,9 +232,10 @@ def _kept(
     if isinstance(policy, UpstreamBackup):
         inputs = sorted({i for s in unit.stages for i in topology.stages[s].inputs} - set(unit.stages))
         reach = reach_s(classes)
+        keep = f"{', '.join(inputs)} {'keeps' if len(inputs) == 1 else 'keep'}"
         if not reach:
-            return f"nothing; {', '.join(inputs)} keep what consumers lack"
-        return f"nothing; {', '.join(inputs)} keep {duration(reach)} of input, {_size(reach * profile.bytes_per_s)}"
+            return f"nothing; {keep} what consumers lack"
+        return f"nothing; {keep} {duration(reach)} of input, {_size(reach * profile.bytes_per_s)}"
     if isinstance(policy, ActiveStandby):
         several = f"{policy.backups} running copies" if policy.backups > 1 else "a running copy"
         return f"{several} with its state, {_size(profile.state_bytes)}"

@@ -26,17 +26,18 @@ HEAVY = Profile(rows_per_s=50_000, bytes_per_s=2e6, output_bytes_per_s=2e6, delt
 @pytest.mark.parametrize(
     ("goal", "profile", "operators", "policy"),
     [
-        (auto(recovery_time="10s"), SMALL, STATELESS, UpstreamBackup()),
+        (auto(recovery_time="20s"), SMALL, STATELESS, UpstreamBackup(ack_every="10s")),
+        (auto(recovery_time="8s"), SMALL, STATELESS, UpstreamBackup(ack_every="2s")),
         (auto(recovery_time="2s"), SMALL, STATELESS, PassiveStandby(every="2s")),
         (auto(recovery_time="2s"), SMALL, EVER, PassiveStandby(every="2s")),
         (auto(recovery_time="10s"), SMALL, EVER, PassiveStandby(every="10s")),
         (auto(recovery_time="1s"), SMALL, EVER, PassiveStandby(every="500ms")),
         (auto(recovery_time="200ms"), SMALL, EVER, ActiveStandby()),
-        (auto(recovery_time="30s"), SMALL, WINDOW, UpstreamBackup()),
+        (auto(recovery_time="30s"), SMALL, WINDOW, UpstreamBackup(ack_every="10s")),
         (auto(recovery_time="5s"), SMALL, WINDOW, PassiveStandby(every="5s")),
         (auto(recovery_time="10s", loss="some"), SMALL, EVER, none),
         (auto(recovery_time="2s", loss="some"), SMALL, EVER, PassiveStandby(every="2s")),
-        (auto(recovery_time="30s", overhead=0.2), HEAVY, WINDOW, UpstreamBackup()),
+        (auto(recovery_time="30s", overhead=0.2), HEAVY, WINDOW, UpstreamBackup(ack_every="10s")),
     ],
 )
 def test_the_cheapest_that_meets_the_goal(
@@ -53,7 +54,8 @@ def test_no_policy_that_meets_the_goal_is_cheaper() -> None:
     goals = [Auto(t, loss, o) for t, loss, o in product((0.2, 1, 3, 20), ("none", "some"), (None, 0.05, 1.5))]
     for goal, profile, found in product(goals, (SMALL, HEAVY), (STATELESS, WINDOW, EVER)):
         everything: list[Policy] = [PassiveStandby(every=every) for every in EVERY] + [ActiveStandby()]
-        everything += [UpstreamBackup()] if not found.refusal else []
+        paced = [UpstreamBackup(), *(UpstreamBackup(ack_every=every) for every in EVERY)]
+        everything += paced if not found.refusal else []
         everything += [none] if goal.loss == "some" else []
         estimates = [estimate(policy, profile, reach_s=reach_s([found])) for policy in everything]
         good = [e for e in estimates if e.worst_s <= goal.recovery_s and e.overhead <= (goal.overhead or 1e9)]
@@ -66,7 +68,7 @@ def test_no_policy_that_meets_the_goal_is_cheaper() -> None:
 
 def test_a_unit_is_rebuilt_by_replay_only_if_all_its_stages_can_be() -> None:
     goal = auto(recovery_time="20s")
-    assert choose(goal, SMALL, [STATELESS, STATELESS]).policy == UpstreamBackup()
+    assert choose(goal, SMALL, [STATELESS, STATELESS]).policy == UpstreamBackup(ack_every="10s")
     found = choose(goal, SMALL, [STATELESS, EVER])
     assert found.policy == PassiveStandby(every="10s")
     assert f"upstream backup: cannot rebuild it by replay: {EVER.refusal}" in found.why

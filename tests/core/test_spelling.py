@@ -6,6 +6,7 @@ import pytest
 
 from understudy.core.policies import (
     ActiveStandby,
+    Auto,
     Hybrid,
     PassiveStandby,
     Policy,
@@ -31,6 +32,7 @@ SPELT: list[tuple[Policy, str]] = [
     (UpstreamBackup(), "upstream-backup"),
     (UpstreamBackup(k=2), "upstream-backup k=2"),
     (Hybrid(every="1s", standbys=3), "hybrid every=1s standbys=3"),
+    (Auto("5s", overhead=0.2), "auto recovery_time=5s overhead=0.2"),
 ]
 
 

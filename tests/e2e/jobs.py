@@ -184,5 +184,6 @@ def dice(moving):
     return late.groupBy(F.window("at", "10 seconds")).agg(F.max("die").alias("die"))
 
 job.sink(speeds, us.sinks.parquet({sink!r}))
+job.sink(dice, us.sinks.parquet({other!r}))
 """
 )

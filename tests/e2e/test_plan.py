@@ -28,7 +28,7 @@ def plan(job: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_plan_tells_what_to_expect(tmp_path: Path) -> None:
-    job = write_job(tmp_path, GOALS, sink=tmp_path / "out", within="2s")
+    job = write_job(tmp_path, GOALS, sink=tmp_path / "out", other=tmp_path / "dice", within="2s")
     state = tmp_path / ".understudy" / "tested"
     state.mkdir(parents=True)
     known = {"streams": {"moving": {"rows_per_s": 2000, "bytes_per_s": 60_000}}, "seconds": 60, "ha_ratio": 0.05}
@@ -40,7 +40,7 @@ def test_a_plan_tells_what_to_expect(tmp_path: Path) -> None:
     assert "protection took 5.0% of the data's bytes" in " ".join(done.stdout.split())
     units = {unit["unit"]: unit for unit in json.loads((tmp_path / "plan.json").read_text())["units"]}
     assert list(units) == ["positions", "moving", "speeds", "dice"]
-    assert units["moving"]["policy"] == "upstream backup"
+    assert units["moving"]["policy"] == "upstream backup, acks every 10s"
     assert units["moving"]["stages"]["moving"]["determinism"] == "repeatable"
     assert units["speeds"]["policy"].startswith("passive standby, sweeping every")
     assert units["speeds"]["stages"]["speeds"]["state"] == "unbounded"
@@ -52,21 +52,21 @@ def test_a_plan_tells_what_to_expect(tmp_path: Path) -> None:
 
 
 def test_a_goal_that_nothing_meets_is_one_clear_error(tmp_path: Path) -> None:
-    done = plan(write_job(tmp_path, GOALS, sink=tmp_path / "out", within="1ms"))
+    done = plan(write_job(tmp_path, GOALS, sink=tmp_path / "out", other=tmp_path / "dice", within="1ms"))
     assert done.returncode == 2
     assert "us.auto for unit 'speeds': no policy meets it" in done.stderr
-    assert "would allow active standby" in done.stderr
+    assert "would allow passive standby, sweeping every 500ms" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_a_job_with_goals_runs_and_goes_on_under_what_was_chosen(tmp_path: Path) -> None:
     sink = tmp_path / "out"
-    job = write_job(tmp_path, GOALS, sink=sink, within="2s")
+    job = write_job(tmp_path, GOALS, sink=sink, other=tmp_path / "dice", within="2s")
     state = tmp_path / "state"
     with LocalRun(job, state, hosts=2, fresh=True, settings=FAST_START) as run:
         run.coordinator.wait_until_running(armed=True, timeout_s=180)
         chosen = {name: unit.policy for name, unit in run.coordinator.topology.units.items()}
-        assert chosen["moving"] == UpstreamBackup()
+        assert chosen["moving"] == UpstreamBackup(ack_every="10s")
         assert isinstance(chosen["speeds"], PassiveStandby)
         assert any(e["kind"] == "chosen" and e["text"].startswith("speeds: ") for e in run.coordinator.events)
         wait_for((state / "profile.json").exists, 60, "a profile")

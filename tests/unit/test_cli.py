@@ -217,3 +217,5 @@ def test_options_that_make_no_sense(tmp_path: Path) -> None:
     failed(understudy(tmp_path, "drill", "job.py", "--kill", "copy", "--signal", "HUP"), 3, "KILL or STOP")
     failed(understudy(tmp_path, "run"), 2, "JOB.py")
     failed(understudy(tmp_path, "run", "job.py", "--hosts", "0"), 2, "--hosts")
+    arguments = ("--name", "coordinator", "--coordinator", "127.0.0.1:1")
+    failed(understudy(tmp_path, "host", *arguments, UNDERSTUDY_TOKEN="t"), 3, "--name coordinator", "another name")

@@ -81,7 +81,7 @@ def test_what_is_kept_and_what_to_expect() -> None:
     assert found["speeds"].kept == "state, 10 MB, on a standby; producers keep what came since"
     assert (found["speeds"].recovery, found["speeds"].measured) == ("precise", None)
     found = looked_at(chain(us.UpstreamBackup()), speeds=WINDOW)
-    assert found["speeds"].kept == "nothing; moving keep 15 s of input, 720 kB"
+    assert found["speeds"].kept == "nothing; moving keeps 15 s of input, 720 kB"
     assert found["speeds"].recovery == "precise"
     found = looked_at(chain(us.ActiveStandby(copies=3)), MEASURED)
     assert found["speeds"].kept == "2 running copies with its state, 5 kB"
@@ -94,14 +94,14 @@ def test_what_is_kept_and_what_to_expect() -> None:
 
 
 def test_goals_are_resolved_by_what_was_measured() -> None:
-    job = chain(us.auto(recovery_time="10s"), first=us.auto(recovery_time="1s"))
+    job = chain(us.auto(recovery_time="20s"), first=us.auto(recovery_time="1s"))
     found = looked_at(job, MEASURED, speeds=WINDOW)
     assert found["moving"].policy == PassiveStandby(every="500ms")
-    assert found["speeds"].policy == us.UpstreamBackup()
-    assert found["speeds"].why[0].startswith("upstream backup: back after about ")
+    assert found["speeds"].policy == us.UpstreamBackup(ack_every="10s")
+    assert found["speeds"].why[0].startswith("upstream backup, acks every 10s: back after about ")
     assert isinstance(job.policy("speeds"), type(us.auto())), "looking changes nothing"
     job.resolve({"speeds": found["speeds"].policy, "moving": found["moving"].policy})
-    assert job.topology().units["speeds"].policy == us.UpstreamBackup()
+    assert job.topology().units["speeds"].policy == us.UpstreamBackup(ack_every="10s")
     assert job.topology().units["moving"].policy == PassiveStandby(every="500ms")
     assert job.topology().units["positions"].policy == PassiveStandby()
 

@@ -108,6 +108,21 @@ def test_simulate_refuses_what_cannot_be(job: Path, tmp_path: Path, arguments: l
     assert not (tmp_path / "sim").exists()
 
 
+def test_simulate_takes_policies_from_a_roles_file_and_in_words(job: Path, tmp_path: Path) -> None:
+    roles = tmp_path / "roles.toml"
+    roles.write_text('[units.b]\nha = "active-standby copies=3"\nhost = "h1"\n')
+    small = ("--hosts", 60, "--racks", 6, "--days", 5, "--json", "--out", tmp_path / "sim")
+    words = ("--policy", "job", "--policy", "active-standby copies=3 eager")
+    found = run("simulate", job, *small, "--roles", roles, *words)
+    first, second = json.loads(found.output.splitlines()[-1])
+    plain = run("simulate", job, *small, "--policy", "job")
+    assert first["policy"] == "as written" and first != json.loads(plain.output.splitlines()[-1])[0]
+    assert second["policy"] == "active standby, eager, 3 copies"
+    roles.write_text("[units.nobody]\n")
+    found = run("simulate", job, *small, "--roles", roles)
+    assert isinstance(found.exception, JobError) and "unknown unit 'nobody'" in str(found.exception)
+
+
 def test_simulate_does_not_guess_what_a_goal_will_become(tmp_path: Path) -> None:
     path = tmp_path / "job.py"
     path.write_text(

@@ -11,8 +11,8 @@ from understudy.core.policies import ActiveStandby, PassiveStandby, Policy, Upst
 from understudy.core.policies.auto import Auto
 
 EVERY = ("500ms", "1s", "2s", "5s", "10s")
-"""Checkpoint intervals to choose from: below the first, checkpoints cost more than the epoch they save; above the last,
-what they cost is nothing already."""
+"""Intervals between checkpoints or acknowledgements to choose from: below the first they cost more than the epoch that
+they save; above the last, what they cost is nothing already."""
 
 
 class NoPolicy(ValueError):
@@ -52,7 +52,7 @@ def choose(goal: Auto, profile: Profile, operators: Sequence[OperatorClass]) -> 
     reach = reach_s(list(operators))
     refusal = next((found.refusal for found in operators if found.refusal), "")
     policies: list[Policy] = [none] if goal.loss == "some" else []
-    policies += [] if refusal else [UpstreamBackup()]
+    policies += [] if refusal else [UpstreamBackup(), *(UpstreamBackup(ack_every=every) for every in EVERY)]
     policies += [PassiveStandby(every=every) for every in EVERY] + [ActiveStandby()]
     candidates = [_Candidate(policy, estimate(policy, profile, reach_s=reach)) for policy in policies]
     fitting = [candidate for candidate in candidates if candidate.meets(goal)]
@@ -80,7 +80,7 @@ def _why(goal: Auto, chosen: _Candidate, candidates: list[_Candidate], refusal: 
 
 
 def _best_of_each_kind(goal: Auto, candidates: list[_Candidate]) -> list[_Candidate]:
-    """Of passive standby's intervals, only the one that comes nearest to the goal is worth a line."""
+    """Of several intervals, only the one that comes nearest to the goal is worth a line."""
     best: dict[str, _Candidate] = {}
     for candidate in candidates:
         best.setdefault(candidate.policy.kind, candidate)

@@ -25,8 +25,8 @@ from understudy.core.policies.passive import PassiveStandby
 from understudy.core.policies.upstream import UpstreamBackup
 from understudy.durations import seconds
 
-ACK_BYTES = 150.0
-"""x: an acknowledgement as it is counted, header and all."""
+ACK_BYTES = 110.0
+"""x: an acknowledgement as it is counted, header and all. Level 0 costs none: asking for an epoch says it."""
 CHECKPOINT_BYTES = 1500.0
 """A checkpoint in which nothing changed: its manifest, and Spark's logs of one batch."""
 ENTRY_BYTES = 200.0
@@ -43,7 +43,7 @@ DELIVER_S = 0.05
 """From an epoch's being there until its consumers have it from another host than before."""
 FIRST_BATCH_S = 0.4
 """What the first batch of a standby takes longer than others: its state is opened from files."""
-COLD_QUERY_S = 4.0
+COLD_QUERY_S = 6.0
 """To plan and start a query that was not started ahead of time, on a host whose Spark runs."""
 CAPACITY_ROWS_PER_S = 1e6
 """What one stage can take in when it is behind."""
@@ -155,16 +155,16 @@ def _spent(policy: Policy, profile: Profile) -> tuple[float, float]:
     """Bytes and CPU seconds that protection takes, per second."""
     if isinstance(policy, UpstreamBackup):
         acks_per_s = policy.k / _ack_every_s(policy, profile)
-        return 2 * ACK_BYTES * acks_per_s, ACK_CPU_S * acks_per_s
+        return ACK_BYTES * acks_per_s, ACK_CPU_S * acks_per_s
     if isinstance(policy, ActiveStandby):
         copied = profile.bytes_per_s + (2 * profile.output_bytes_per_s if policy.eager else 0.0)
-        sent_per_s = copied + 3 * ACK_BYTES / profile.epoch_s
+        sent_per_s = copied + 2 * ACK_BYTES / profile.epoch_s
         return policy.backups * sent_per_s, policy.backups * profile.batch_s / profile.epoch_s
     if isinstance(policy, PassiveStandby):
         changed_per_s = profile.delta_bytes / profile.epoch_s
         if policy.checkpoint != "sweeping":
             changed_per_s += profile.output_bytes_per_s
-        sent_per_s = changed_per_s + (CHECKPOINT_BYTES + 2 * ACK_BYTES) / policy.every_s
+        sent_per_s = changed_per_s + (CHECKPOINT_BYTES + ACK_BYTES) / policy.every_s
         cpu_per_s = CAPTURE_CPU_S / policy.every_s + changed_per_s / PACKED_BYTES_PER_S
         return policy.standbys * sent_per_s, policy.standbys * cpu_per_s
     return 0.0, 0.0

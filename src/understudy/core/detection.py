@@ -14,18 +14,20 @@ GRACE = 0.5
 """A heartbeat is missed when it is this share of an interval late. Without it the network's jitter would be a miss now
 and then; with much more, a failure takes that much longer to notice."""
 
+# As in ``policies.base``, nobody changes an event or an effect; they are only not frozen because there are so many.
 
-@dataclass(frozen=True)
+
+@dataclass(slots=True)
 class Connected:
     host: str
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Beat:
     host: str
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Broken:
     """The connection to the host ended: a killed process, or a closed door."""
 
@@ -33,7 +35,7 @@ class Broken:
     reason: str
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Tick:
     pass
 
@@ -41,7 +43,7 @@ class Tick:
 Event = Connected | Beat | Broken | Tick
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Missed:
     """``misses`` heartbeats in a row did not come; not yet a failure."""
 
@@ -49,13 +51,13 @@ class Missed:
     misses: int
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Failed:
     host: str
     reason: str
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Returned:
     host: str
 
@@ -76,7 +78,7 @@ View = Mapping[str, Trouble]
 """All that a watcher has to say: host -> its trouble. Whoever is not in it is well."""
 
 
-@dataclass
+@dataclass(slots=True)
 class _Watch:
     last_beat: float
     misses: int = 0
@@ -102,7 +104,7 @@ class Detector:
                 for each in self._watches.values():
                     if each.last_beat < due:  # whoever was heard since was not held up
                         each.last_beat += now - due
-            return [effect for host, watch in self._watches.items() for effect in self._tick(host, watch, now)]
+            return self._overdue(now)
         watch = self._watches.get(event.host)
         if isinstance(event, Broken):
             if watch is None or watch.failed is not None:
@@ -112,22 +114,25 @@ class Detector:
         if watch is None:
             self._watches[event.host] = _Watch(last_beat=now)
             return []
-        back = watch.failed is not None or watch.misses > 0
-        watch.last_beat, watch.misses, watch.failed = now, 0, None
-        return [Returned(event.host)] if back else []
+        watch.last_beat = now
+        if watch.failed is None and watch.misses == 0:
+            return []
+        watch.misses, watch.failed = 0, None
+        return [Returned(event.host)]
 
-    def _tick(self, host: str, watch: _Watch, now: float) -> list[Effect]:
-        if watch.failed is not None:
-            return []
-        overdue = (now - watch.last_beat) / self.interval_s - GRACE
-        misses = max(0, int(overdue + 1e-6))  # a tick at the very deadline counts
-        if misses <= watch.misses:
-            return []
-        watch.misses = misses
-        if misses >= self.misses:
-            watch.failed = f"{misses} heartbeats of {self.interval_s * 1000:.0f} ms missed"
-            return [Failed(host, watch.failed)]
-        return [Missed(host, misses)]
+    def _overdue(self, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        for host, watch in self._watches.items():
+            overdue = (now - watch.last_beat) / self.interval_s - GRACE + 1e-6  # a tick at the very deadline counts
+            if overdue < watch.misses + 1 or watch.failed is not None:
+                continue
+            watch.misses = int(overdue)
+            if watch.misses >= self.misses:
+                watch.failed = f"{watch.misses} heartbeats of {self.interval_s * 1000:.0f} ms missed"
+                effects.append(Failed(host, watch.failed))
+            else:
+                effects.append(Missed(host, watch.misses))
+        return effects
 
     def forget(self, host: str) -> None:
         """Watch it no longer."""
@@ -139,8 +144,10 @@ class Detector:
         return {host: Trouble(w.misses, w.failed) for host, w in troubled.items()}
 
     def next_deadline(self) -> float | None:
-        waits = [
-            w.last_beat + (w.misses + 1 + GRACE) * self.interval_s for w in self._watches.values() if w.failed is None
-        ]
-        self._next_tick = min(waits, default=None)
-        return self._next_tick
+        deadline: float | None = None
+        for watch in self._watches.values():
+            due = watch.last_beat + (watch.misses + 1 + GRACE) * self.interval_s
+            if watch.failed is None and (deadline is None or due < deadline):
+                deadline = due
+        self._next_tick = deadline
+        return deadline

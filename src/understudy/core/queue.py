@@ -40,7 +40,7 @@ class Progress:
         known = self.levels.get(level)
         if known is None and level == 0 and not self.near:
             known = self.received
-        return self.acked if known is None else max(known, self.acked)
+        return self.acked if known is None or known < self.acked else known
 
 
 class OutputQueue:
@@ -64,7 +64,7 @@ class OutputQueue:
         if epoch != self.next:
             raise ValueError(f"epoch {epoch} appended where {self.next} was due")
         self.next = epoch + 1
-        if epoch <= self.trimmed:
+        if epoch <= self._trimmed or not self.progress:
             self.first = epoch + 1
             return False
         return True
@@ -84,7 +84,8 @@ class OutputQueue:
     def request(self, consumer: str, epoch: int) -> bool:
         """A consumer wants ``epoch`` and has everything before it. True when it can be served now."""
         progress = self.progress[consumer]
-        progress.received = max(progress.received, epoch - 1)
+        if epoch - 1 > progress.received:
+            progress.received = epoch - 1
         return epoch < self.next
 
     def ack(self, consumer: str, epoch: int, level: int = FINAL) -> int | None:
@@ -111,7 +112,12 @@ class OutputQueue:
 
     def bound(self, level: int) -> int:
         """The newest epoch that every consumer has acknowledged at ``level``."""
-        return min((p.at(level) for p in self.progress.values()), default=self.next - 1)
+        lowest: int | None = None
+        for progress in self.progress.values():
+            known = progress.at(level)
+            if lowest is None or known < lowest:
+                lowest = known
+        return self.next - 1 if lowest is None else lowest
 
     @property
     def trimmed(self) -> int:

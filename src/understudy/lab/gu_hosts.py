@@ -186,7 +186,7 @@ class Bench:
             self.epochs(WARM_EPOCHS, timeout_s=300)
         elif self.coordinator.config.heartbeat_s != experiment.heartbeat_s:
             self._replace_coordinator(heartbeat_s=experiment.heartbeat_s)
-            assert self.coordinator.adopt()
+            self.until(self.coordinator.adopt, 60, "the adoption of the running job")
         self._switch(experiment.policies)
 
     def _send_job(self, rate: int, heartbeat_s: float) -> None:

@@ -32,7 +32,8 @@ class ActiveStandbyStage:
                 if self._released:
                     return wire.refuse("fenced")
                 epoch = self.store.paste(header, body)
-                if epoch is not None:
+                # A copy that has got further already, under another primary, simply goes on.
+                if epoch is not None and (self.copy is None or self.copy.committed < epoch):
                     self._run()
             return {"epoch": epoch}
         except CheckpointDamaged as error:

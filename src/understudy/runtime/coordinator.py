@@ -586,7 +586,7 @@ class Coordinator:
         if any(not topology.stages[stage].inputs for stage in topology.units[unit].stages):
             raise JobError(f"unit {unit!r} has a source, and that is always a passive standby; choose another unit")
         if isinstance(policy, Auto):
-            raise JobError("us.auto is a goal, and met when a job is started; `understudy plan` shows with which policy")
+            raise JobError("us.auto is a goal, met when a job is started; `understudy plan` shows with which policy")
         with self.changed:
             alive = len(self.failover.alive)
         if policy.backups >= alive:

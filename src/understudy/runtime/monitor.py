@@ -30,6 +30,8 @@ class MonitorRole:
         """Watch whom the newest plan says. Nothing is started on a host that is nobody's monitor."""
         with self._changed:
             with self.host.changed:
+                if not self.host.options:
+                    return  # the plan of a job that was taken back meanwhile
                 hosts = monitored(self.host.topology, self.host.primaries(), self.host.name)
                 processes = dict(self.host.processes)
                 self._interval_s, misses = self.host.options["heartbeat"]

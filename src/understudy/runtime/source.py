@@ -47,6 +47,9 @@ class EntryLog:
                 whole += len(line)
             os.truncate(path, whole)
         self._file = open(path, "ab")  # noqa: SIM115 - open for the log's life
+        self.trimmed = -1
+        """The newest epoch that no consumer needs any more. Not on disk: after all hosts have died, more may be needed
+        than was thought while some were alive."""
 
     def append(self, entries: list[Entry]) -> None:
         self._file.write(b"".join(json.dumps(e, separators=(",", ":")).encode() + b"\n" for e in entries))
@@ -76,8 +79,9 @@ class SourceStage:
         self._cutting = False
         """An epoch has been begun that is not published yet."""
         self.resumed_at: float | None = None
-        # Any epoch so far can be read again from its entry.
-        self.output = Stream(host, name, start=len(log.entries), first=0)
+        # Any epoch so far can be read again from its entry; a consumer that asks where to begin need not go back to
+        # those that are done with.
+        self.output = Stream(host, name, start=len(log.entries), first=log.trimmed + 1)
         self.output.owner = self
         self._cursor = host.job.stages[name].source.open(log.entries)  # type: ignore[union-attr]
         self._replay: list[Entry] = host.replay.get(name, [])
@@ -170,7 +174,7 @@ class SourceStage:
         return self._cursor.read(self.log.entries[epoch]) if 0 <= epoch < len(self.log.entries) else None
 
     def on_trimmed(self, epoch: int) -> None:
-        pass
+        self.log.trimmed = epoch
 
     def on_progress(self) -> None:
         pass
@@ -231,7 +235,7 @@ class EntriesAt:
         about = {"unit": source.unit, "stage": source.name, "generation": source.generation}
         has = self.has
         send = entries[has:] if has is not None else []
-        header = {**about, "from": has, "total": len(entries), "entries": send}
+        header = {**about, "from": has, "total": len(entries), "entries": send, "trimmed": source.log.trimmed}
         try:
             reply = source.host.peer(self.host).call("entries", header, category="checkpoint", timeout_s=2)
         except (flight.FlightError, pa.ArrowException, OSError):
@@ -274,6 +278,7 @@ class StandbySource:
                     self.log.truncate(header["total"])
                 if header["from"] == len(self.log.entries):
                     self.log.append(header["entries"])
+                self.log.trimmed = min(header["trimmed"], len(self.log.entries) - 1)
                 return {"has": len(self.log.entries)}
         except OSError as error:
             return wire.refuse("disk", f"{error.strerror or error} on {self.host.name}")

@@ -168,7 +168,7 @@ class Inlet(threading.Thread):
             for producer, (asked, request) in list(self._pending.items()):
                 if request.done():
                     del self._pending[producer]
-                    if asked == epoch:
+                    if asked == epoch and producer in producers:
                         answers[producer] = request.result()
             for answer in answers.values():
                 if answer[1] is not None:

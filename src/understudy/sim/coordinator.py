@@ -12,8 +12,6 @@ from understudy.sim.nodes import Node
 if TYPE_CHECKING:
     from understudy.sim.nodes import World
 
-PLAN_BYTES, BEAT_BYTES, REPORT_BYTES = 400, 40, 80
-
 
 class Coordinator(Node):
     def __init__(self, world: World) -> None:
@@ -52,7 +50,7 @@ class Coordinator(Node):
 
     def beat(self, host: str, life: int, serial: int) -> None:
         if self.lives.get(host) != life:
-            self._send(host, "introduce")
+            self._send(host, "introduce", ())
             return
         self._sense(detection.Beat(host))
         if serial < self.failover.plan.serial:
@@ -74,7 +72,7 @@ class Coordinator(Node):
     def hear_of_death(self, host: str, life: int) -> None:
         """A connection broke. Called by the world, whoever died."""
         if host != self.name and self.alive:
-            self.later(self.world.conditions.delay_s, self._broken, host, life)
+            self.living.after(self.world.conditions.delay_s, self._broken, host, life)
 
     def _broken(self, host: str, life: int) -> None:
         if self.lives.get(host) == life:
@@ -89,13 +87,13 @@ class Coordinator(Node):
 
     def report(self, host: str, number: int, event: failover.Event) -> None:
         self._handle(event)
-        self._send(host, "heard", number)
+        self._send(host, "heard", (number,))
 
     def _rest(self) -> None:
         deadline = self.detector.next_deadline()
         if deadline is not None and deadline < self._tick_at:
             self._tick_at = deadline
-            self.later(max(0.0, deadline - self.now), self._tick)
+            self.living.after(max(0.0, deadline - self.now), self._tick)
 
     def _tick(self) -> None:
         self._tick_at = float("inf")
@@ -147,8 +145,7 @@ class Coordinator(Node):
             self.world.violate(f"stage {effect.stage} stopped the job: {effect.cause}")
 
     def _send_plan(self, host: str, plan: Plan) -> None:
-        self._send(host, "take_plan", plan, self.lives[host], dict(self.lives))
+        self._send(host, "take_plan", (plan, self.lives[host], dict(self.lives)))
 
-    def _send(self, host: str, method: str, *arguments: object) -> None:
-        size = PLAN_BYTES if method == "take_plan" else REPORT_BYTES
-        self.world.send(self, self.world.hosts[host], "control", size, method, *arguments)
+    def _send(self, host: str, method: str, arguments: tuple[object, ...]) -> None:
+        self.world.send(self, host, None, method, arguments)

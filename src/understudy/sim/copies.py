@@ -17,7 +17,8 @@ AHEAD_MAX = 2
 PREFETCH_MAX = 2
 """As in the runtime: how far a producer may be ahead, and how much an input holds that has not been started on."""
 
-Reply = Callable[[str, str, int, int, str | None], None]
+Reply = Callable[[int, int, str | None], None]
+"""Given the epoch, its value, and the reason when there is none."""
 
 
 class Output:
@@ -33,32 +34,34 @@ class Output:
         """Epochs from before this copy's time are gone for good, and served as empty ones."""
         self.heard: dict[str, Mapping[int, int]] = {}
         """Consumer -> what it last acknowledged, to know when nothing is new."""
-        self.pending: dict[str, tuple[int, Reply]] = {}
-        """Who waits (a consumer, or a copy of one) -> for which epoch, and how to answer."""
+        self.pending: dict[tuple[str, str], tuple[int, Reply]] = {}
+        """Who waits (a consumer, and on which host) -> for which epoch, and how to answer."""
 
     def append(self, epoch: int, value: int) -> None:
         if epoch < self.queue.next:
             return
         if self.queue.append(epoch):
             self.values[epoch] = value
-        for who in [w for w, (wanted, _) in self.pending.items() if wanted <= epoch]:
-            wanted, reply = self.pending.pop(who)
-            self.serve(who, wanted, reply)
+        if self.pending:
+            waiting, self.pending = self.pending, {}
+            for who, (wanted, reply) in waiting.items():
+                self.serve(who, wanted, reply)
 
-    def serve(self, who: str, epoch: int, reply: Reply) -> None:
+    def serve(self, who: tuple[str, str], epoch: int, reply: Reply) -> None:
         if epoch >= self.queue.next:
             self.pending[who] = (epoch, reply)
         elif epoch in self.values:
-            reply(who, self.stream, epoch, self.values[epoch], None)
+            reply(epoch, self.values[epoch], None)
         elif self.lossy:
-            reply(who, self.stream, epoch, EMPTY, None)
+            reply(epoch, EMPTY, None)
         else:
-            reply(who, self.stream, epoch, EMPTY, "gone")
+            reply(epoch, EMPTY, "gone")
 
     def ack(self, consumer: str, epoch: int, level: int = FINAL) -> int | None:
+        oldest = self.queue.first
         trimmed = self.queue.ack(consumer, epoch, level)
         if trimmed is not None:
-            for old in [e for e in self.values if e <= trimmed]:
+            for old in range(oldest, self.queue.first):
                 del self.values[old]
         return trimmed
 
@@ -71,6 +74,7 @@ class Copy:
     ) -> None:
         """``first`` is the oldest epoch of its stream that this copy has or will make; ``output`` are those it has."""
         self.unit, self.name, self.host, self.world = unit, name, unit.host, unit.world
+        self.number = self.world.number[name]
         topology = self.world.topology
         shape = topology.stages[name]
         self.inputs = shape.inputs
@@ -105,21 +109,22 @@ class Copy:
         for stream in self.inputs:
             self.ask(stream)
 
-    def ask(self, stream: str, *, again: bool = False) -> None:
+    def ask(self, stream: str) -> None:
         epoch = self.received[stream] + 1
         if self.stopped or epoch > self.done + 1 + PREFETCH_MAX:
             return
         asked = self.asked.get(stream)
-        if asked is not None and asked[0] == epoch and not again:
+        if asked is not None and asked[0] == epoch:
             return
-        self.asked[stream] = (epoch, self.host.now)
+        self.asked[stream] = (epoch, self.world.engine.now)
         self.unit.send_request(self, stream, epoch)
 
     def retry(self, before: float) -> None:
         for stream in self.inputs:
             asked = self.asked.get(stream)
             if asked is None or asked[1] <= before:
-                self.ask(stream, again=True)
+                self.asked.pop(stream, None)
+                self.ask(stream)
 
     def deliver(self, stream: str, epoch: int, value: int) -> None:
         if self.stopped or epoch != self.received[stream] + 1:
@@ -143,7 +148,7 @@ class Copy:
         if self.unit.primary and self.output.queue.ahead >= AHEAD_MAX:
             return
         self.busy = True
-        self.host.later(self.world.conditions.process_s, self._finish, epoch)
+        self.host.living.after(self.world.conditions.process_s, self._finish, epoch)
 
     def _finish(self, epoch: int) -> None:
         self.busy = False
@@ -151,7 +156,7 @@ class Copy:
             return
         job = self.world.job
         values = [self.read.pop((stream, epoch)) for stream in self.inputs]
-        self.state, value = job.step(self.name, self.world.number[self.name], self.state, values)
+        self.state, value = job.step(self.name, self.number, self.state, values)
         self.done = epoch
         self.history[epoch] = self.state
         self.output.append(epoch, value)
@@ -168,8 +173,8 @@ class Copy:
 
     def prune(self, trimmed: int) -> None:
         """No checkpoint will be taken of states from before the trim point."""
-        keep = min(trimmed, self.done)
-        for old in [e for e in self.history if e < keep]:
+        oldest = next(iter(self.history))
+        for old in range(oldest, min(trimmed, self.done)):
             del self.history[old]
 
     # -- out ----------------------------------------------------------------------------------------------------------
@@ -178,7 +183,7 @@ class Copy:
         epoch = self.sinks[sink]
         if epoch in self.output.values:
             self.sinks[sink] = epoch + 1
-            self.host.later(self.world.conditions.disk_s, self._written, sink, epoch, self.output.values[epoch])
+            self.host.living.after(self.world.conditions.disk_s, self._written, sink, epoch, self.output.values[epoch])
         elif epoch < self.output.queue.first:
             self.sinks[sink] = self.output.queue.first
             self._write(sink)

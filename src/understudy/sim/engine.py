@@ -5,7 +5,57 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from heapq import heappop, heappush
+from itertools import repeat
 from typing import Any
+
+Call = Callable[..., None]
+
+
+class Died(Exception):
+    """The process that was running has died; whatever it was doing ends here."""
+
+
+class Life:
+    """One life of a process. What is planned within it happens while it goes on, waits while it is frozen, and does not
+    happen once it has ended."""
+
+    __slots__ = ("_engine", "_waiting", "goes_on")
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.goes_on = True
+        self._waiting: list[tuple[Call, tuple[Any, ...]]] | None = None
+        """What came while it was frozen; None when it is not."""
+
+    def after(self, delay: float, call: Call, *arguments: Any) -> None:
+        """As ``Engine.after``."""
+        engine = self._engine
+        engine._planned += 1
+        heappush(engine._heap, (engine.now + delay, engine._planned, self, call, arguments))
+
+    def freeze(self) -> None:
+        if self.goes_on:
+            self.goes_on, self._waiting = False, []
+
+    def thaw(self) -> None:
+        """Go on, first of all with what has waited."""
+        if self._waiting is not None:
+            waiting, self._waiting, self.goes_on = self._waiting, None, True
+            for call, arguments in waiting:
+                self.do(call, arguments)
+
+    def end(self) -> None:
+        self.goes_on, self._waiting = False, None
+
+    def do(self, call: Call, arguments: tuple[Any, ...]) -> None:
+        """Make a call whose time has come."""
+        if self.goes_on:
+            try:
+                call(*arguments)
+            except Died:
+                pass
+        elif self._waiting is not None:
+            self._waiting.append((call, arguments))
 
 
 class Engine:
@@ -14,42 +64,50 @@ class Engine:
     There is no way to take a planned call back: the callee looks whether it still matters.
     """
 
-    __slots__ = ("_heap", "_planned", "events", "now")
+    __slots__ = ("_heap", "_own", "_planned", "now")
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.events = 0
-        """Calls made so far."""
-        self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._heap: list[tuple[float, int, Life, Call, tuple[Any, ...]]] = []
         self._planned = 0
+        self._own = Life(self)
+        """For what is planned within no life of its own."""
 
-    def at(self, time: float, call: Callable[..., None], *arguments: Any) -> None:
-        self._planned += 1
-        heappush(self._heap, (time if time > self.now else self.now, self._planned, call, arguments))
+    @property
+    def events(self) -> int:
+        """Calls made so far."""
+        return self._planned - len(self._heap)
 
-    def after(self, delay: float, call: Callable[..., None], *arguments: Any) -> None:
+    def at(self, time: float, call: Call, *arguments: Any) -> None:
         self._planned += 1
-        heappush(self._heap, (self.now + delay, self._planned, call, arguments))
+        heappush(self._heap, (time if time > self.now else self.now, self._planned, self._own, call, arguments))
+
+    def after(self, delay: float, call: Call, *arguments: Any) -> None:
+        self._planned += 1
+        heappush(self._heap, (self.now + delay, self._planned, self._own, call, arguments))
 
     def run(self, until: float = float("inf"), *, events_max: int | None = None) -> None:
         """Until ``until``, until nothing is planned, or until ``events_max`` more calls were made."""
         heap = self._heap
-        left = -1 if events_max is None else events_max
-        made = 0
+        turns = repeat(None) if events_max is None else repeat(None, events_max)
         collecting = gc.isenabled()
         gc.disable()  # a story makes few cycles, and looking for them costs a fifth of the time
         try:
-            while heap and heap[0][0] <= until:
-                if made == left:
-                    return
-                self.now, _, call, arguments = heappop(heap)
-                made += 1
-                call(*arguments)
+            for _ in turns:
+                if not heap or heap[0][0] > until:
+                    break
+                self.now, _, life, call, arguments = heappop(heap)
+                if life.goes_on:  # as in ``Life.do``, but without one more call for every event
+                    try:
+                        call(*arguments)
+                    except Died:
+                        pass
+                else:
+                    life.do(call, arguments)
         finally:
-            self.events += made
             if collecting:
                 gc.enable()
-        if until != float("inf"):
+        if until != float("inf") and not (heap and heap[0][0] <= until):
             self.now = max(self.now, until)
 
     def __len__(self) -> int:

@@ -5,59 +5,18 @@ This mirrors ``runtime.host``; the decisions are those of the same machines in `
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from understudy.core import detection, failover
 from understudy.core.failover import Plan, UnitPlan
 from understudy.core.monitoring import Assigned, Heard, Monitor, Report, monitored
-from understudy.sim.coordinator import BEAT_BYTES, REPORT_BYTES
-from understudy.sim.model import State
-from understudy.sim.nodes import Died, Node
-from understudy.sim.sources import Log, SourceUnit
+from understudy.sim.disks import Disk
+from understudy.sim.nodes import Node
+from understudy.sim.sources import SourceUnit
 from understudy.sim.units import Unit
 
 if TYPE_CHECKING:
     from understudy.sim.nodes import World
-
-VERSIONS_KEPT = 2
-
-
-@dataclass(frozen=True)
-class Version:
-    """A checkpoint of one stage: its state after ``epoch``, and its output from ``first`` on that may be wanted."""
-
-    epoch: int
-    state: State
-    first: int
-    output: tuple[int, ...] = ()
-    damaged: bool = False
-
-
-@dataclass
-class Disk:
-    """What survives a crash."""
-
-    versions: dict[str, list[Version]] = field(default_factory=dict)
-    """Stage -> the last few checkpoints, oldest first."""
-    logs: dict[str, Log] = field(default_factory=dict)
-    """Source -> the epochs that it has cut."""
-
-    def paste(self, stage: str, version: Version) -> None:
-        kept = [v for v in self.versions.get(stage, []) if v.epoch < version.epoch]
-        self.versions[stage] = [*kept[1 - VERSIONS_KEPT :], version]
-
-    def newest(self, stage: str) -> Version | None:
-        return next((v for v in reversed(self.versions.get(stage, [])) if not v.damaged), None)
-
-    def damage(self, stage: str) -> None:
-        """The newest version rots."""
-        self.versions[stage][-1] = replace(self.versions[stage][-1], damaged=True)
-
-    def drop(self, stages: tuple[str, ...]) -> None:
-        for stage in stages:
-            self.versions.pop(stage, None)
-            self.logs.pop(stage, None)
 
 
 class Host(Node):
@@ -71,6 +30,8 @@ class Host(Node):
         self.serial = -1
         self.plan: dict[str, UnitPlan] = {}
         self.primaries: dict[str, str | None] = {}
+        self.producers: dict[str, tuple[str, ...]] = {}
+        """Unit -> the hosts that are asked for its streams."""
         self.units: dict[str, Unit | SourceUnit] = {}
         self._reports: dict[int, failover.Event] = {}
         self._reported = 0
@@ -83,13 +44,12 @@ class Host(Node):
     def start(self) -> None:
         self.introduce()
         self._beat()
-        self.later(self.world.conditions.retry_s, self._retry)
+        self.living.after(self.world.conditions.retry_s, self._retry)
 
     # -- the coordinator ----------------------------------------------------------------------------------------------
 
     def introduce(self) -> None:
-        coordinator = self.world.coordinator
-        self.world.send(self, coordinator, "control", BEAT_BYTES, "join", self.name, self.life, self._holds())
+        self.world.send(self, "coordinator", None, "join", (self.name, self.life, self._holds()))
 
     def _holds(self) -> dict[str, int]:
         holds: dict[str, int] = {}
@@ -107,11 +67,11 @@ class Host(Node):
 
     def _beat(self) -> None:
         world = self.world
-        world.send(self, world.coordinator, "heartbeat", BEAT_BYTES, "beat", self.name, self.life, self.serial)
+        world.send(self, "coordinator", None, "beat", (self.name, self.life, self.serial))
         for name in world.monitors:
             if name != self.name:
-                world.send(self, world.hosts[name], "heartbeat", BEAT_BYTES, "hear", self.name, self.life)
-        self.later(world.conditions.heartbeat_s, self._beat)
+                world.send(self, name, None, "hear", (self.name, self.life))
+        self.living.after(world.conditions.heartbeat_s, self._beat)
 
     # -- as a monitor -------------------------------------------------------------------------------------------------
 
@@ -126,7 +86,7 @@ class Host(Node):
         deadline = self.monitor.next_deadline()
         if deadline is not None and deadline < self._look_at:
             self._look_at = deadline
-            self.later(max(0.0, deadline - self.now), self._look)
+            self.living.after(max(0.0, deadline - self.now), self._look)
 
     def _look(self) -> None:
         self._look_at = float("inf")
@@ -134,7 +94,7 @@ class Host(Node):
 
     def _send_sight(self) -> None:
         number = (self.life, self._sights)
-        self.world.send(self, self.world.coordinator, "control", REPORT_BYTES, "seen", self.name, number, self._sight)
+        self.world.send(self, "coordinator", None, "seen", (self.name, number, self._sight))
 
     # -- what the coordinator is told ---------------------------------------------------------------------------------
 
@@ -146,20 +106,20 @@ class Host(Node):
 
     def _send_report(self, number: int) -> None:
         event = self._reports[number]
-        self.world.send(self, self.world.coordinator, "control", REPORT_BYTES, "report", self.name, number, event)
+        self.world.send(self, "coordinator", None, "report", (self.name, number, event))
 
     def heard(self, number: int) -> None:
         self._reports.pop(number, None)
 
     def _retry(self) -> None:
         """What got no answer is said again."""
-        for number in list(self._reports):
+        for number in self._reports:
             self._send_report(number)
         if self._sight is not None:
             self._send_sight()
-        for unit in list(self.units.values()):
+        for unit in self.units.values():
             unit.retry()
-        self.later(self.world.conditions.retry_s, self._retry)
+        self.living.after(self.world.conditions.retry_s, self._retry)
 
     # -- plans --------------------------------------------------------------------------------------------------------
 
@@ -173,6 +133,7 @@ class Host(Node):
             return
         self.serial, self.plan = plan.serial, dict(plan.units)
         self.primaries = {name: unit.primary for name, unit in plan.units.items()}
+        self.producers = {name: self._producers(name, unit) for name, unit in plan.units.items()}
         for name, wanted in plan.units.items():
             self._agree(name, wanted)
         for unit in list(self.units.values()):
@@ -180,6 +141,12 @@ class Host(Node):
         if self.name in self.world.monitors:
             mine = monitored(self.world.topology, self.primaries, self.name)
             self._watch(Assigned(mine, {host: str(n) for host, n in lives.items()}))
+
+    def _producers(self, name: str, unit: UnitPlan) -> tuple[str, ...]:
+        if unit.primary is None:
+            return ()
+        eager = self.world.topology.units[name].policy.eager
+        return (unit.primary, *unit.standbys) if eager else (unit.primary,)
 
     def _agree(self, name: str, wanted: UnitPlan) -> None:
         mine = self.units.get(name)
@@ -226,20 +193,3 @@ class Host(Node):
         """True when whoever says this speaks for a generation that has been replaced."""
         known = self.plan.get(unit)
         return known is not None and generation < known.generation
-
-    # -- messages -----------------------------------------------------------------------------------------------------
-
-    def fire_unit(self, life: int, unit: str, method: str, arguments: tuple[Any, ...]) -> None:
-        """Deliver a message to a unit on this host, if it is here. As ``fire``, but one call shorter, because most of
-        all events come this way."""
-        if life != self.life:
-            return
-        if self.paused:
-            self.put_off(self.fire_unit, (life, unit, method, arguments))
-            return
-        here = self.units.get(unit)
-        if here is not None:
-            try:
-                getattr(here, method)(*arguments)
-            except Died:
-                pass

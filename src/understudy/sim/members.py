@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from understudy.core import failover
@@ -12,8 +13,10 @@ from understudy.sim.copies import Output
 if TYPE_CHECKING:
     from understudy.sim.hosts import Host
 
-EPOCH_BYTES, REQUEST_BYTES, ACK_BYTES, STATE_BYTES = 150_000, 60, 40, 500
-"""Of an epoch of data, a request, an acknowledgement, and the change of a state."""
+
+def standby_key(host: str, since: int) -> str:
+    """A standby as the machines know it: a host that began anew is another one."""
+    return f"{host}#{since}"
 
 
 class Member:
@@ -24,9 +27,11 @@ class Member:
         self.shape = self.world.topology.units[name]
         self.policy = self.shape.policy
         self.generation, self.primary, self.since = generation, primary, since
+        self.key = standby_key(host.name, since)
+        """What this is called as a standby."""
         self.fenced = False
         self.targets: dict[str, tuple[str, int]] = {}
-        """Standby as the machines know it -> (host, since). A host that began anew is another standby."""
+        """Standby, as ``standby_key`` names it -> (host, since)."""
         self._reported: set[str] = set()
 
     def fence(self) -> None:
@@ -47,7 +52,7 @@ class Member:
 
     def _aim(self, wanted: UnitPlan) -> bool:
         """Take over the plan's standbys. True when they changed."""
-        found = {f"{h}#{s}": (h, s) for h, s in zip(wanted.standbys, wanted.since, strict=True)}
+        found = {standby_key(h, s): (h, s) for h, s in zip(wanted.standbys, wanted.since, strict=True)}
         if found == self.targets:
             return False
         self.targets = found
@@ -86,15 +91,7 @@ class Member:
                 return
             output.queue.request(consumer, epoch)
             self.acknowledged(stream, consumer, acks)
-        value = output.values.get(epoch)
-        if value is not None:
-            self._answer(sender, unit, generation, consumer, stream, epoch, value, None)
-            return
-
-        def reply(who: str, stream: str, epoch: int, value: int, refusal: str | None) -> None:
-            self._answer(sender, unit, generation, consumer, stream, epoch, value, refusal)
-
-        output.serve(f"{consumer}@{sender}", epoch, reply)
+        output.serve((consumer, sender), epoch, partial(self._answer, sender, unit, generation, consumer, stream))
 
     def _answer(
         self,
@@ -107,9 +104,8 @@ class Member:
         value: int,
         refusal: str | None,
     ) -> None:
-        size = REQUEST_BYTES if refusal else EPOCH_BYTES
-        message = (unit, "deliver", generation, consumer, stream, epoch, value, refusal)
-        self.world.send_unit(self.host, sender, "data", size, *message)
+        message = (generation, consumer, stream, epoch, value, refusal)
+        self.world.send(self.host, sender, unit, "deliver", message)
 
     def ack(self, stream: str, consumer: str, unit: str, generation: int, acks: dict[int, int], sender: str) -> None:
         output = self.output(stream)
@@ -120,12 +116,13 @@ class Member:
 
     def _near(self, stream: str, consumer: str, sender: str) -> bool:
         """That this consumer has an epoch keeps nothing safe: it shares the producer's fate, or has copies that lag."""
-        topology = self.world.topology
-        unit = topology.unit_of[consumer]
-        policy = topology.units[unit].policy
-        if sender == self.host.name or policy.standby_runs:
+        world = self.world
+        if sender == self.host.name or consumer in world.copied:
             return True
-        return policy.levels > 1 and topology.shares_fate(consumer, stream, {**self.host.primaries, unit: sender})
+        if consumer not in world.layered:
+            return False
+        hosts = {**self.host.primaries, world.topology.unit_of[consumer]: sender}
+        return world.topology.shares_fate(consumer, stream, hosts)
 
     def acknowledged(self, stream: str, consumer: str, acks: Mapping[int, int]) -> None:
         raise NotImplementedError
@@ -141,5 +138,5 @@ class Member:
             return
         progress = queue.progress[consumer]
         epoch = progress.received + 1 if newest else max(queue.first, progress.acked + 1)
-        message = (unit, "begin_at", generation, consumer, stream, epoch)
-        self.world.send_unit(self.host, sender, "control", ACK_BYTES, *message)
+        message = (generation, consumer, stream, epoch)
+        self.world.send(self.host, sender, unit, "begin_at", message)

@@ -7,7 +7,7 @@ without hosts, queues or failures.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from understudy.core.topology import Topology
@@ -19,7 +19,7 @@ EMPTY = 0
 State = tuple[int, ...]
 
 
-def mix(*numbers: int) -> int:
+def mix(numbers: Iterable[int]) -> int:
     """One number from several; order matters."""
     result = 1469598103934665603
     for number in numbers:
@@ -44,12 +44,12 @@ class SimJob:
     def step(self, stage: str, number: int, state: State, values: Sequence[int]) -> tuple[State, int]:
         """One epoch: the state after it and what comes out. ``number`` tells stages apart."""
         span = self.span_of(stage)
-        read = mix(*values)
+        read = mix(values)
         if span == 0:
-            after: State = (mix(state[0], read),)
-            return after, mix(number, after[0])
+            after: State = (mix((state[0], read)),)
+            return after, mix((number, after[0]))
         window = (*state, read)
-        return window[-(span - 1) :] if span > 1 else (), mix(number, *window)
+        return window[-(span - 1) :] if span > 1 else (), mix((number, *window))
 
     def needs_after(self, stage: str, epoch: int) -> int:
         """The oldest input epoch from which the state after ``epoch`` can be rebuilt."""

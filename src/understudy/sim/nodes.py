@@ -1,18 +1,17 @@
 """The world that hosts live in: time, the network between them, disks that survive, and everything that can go wrong.
 
-A node's code runs only inside ``Node.fire``, where a crash ends it at once and a pause puts it off. Messages carry the
+A node's code runs only within its current ``Life``, which a crash ends at once and a pause freezes. Messages carry the
 name of the method that takes them; one sent to a process that has died since is lost, as a connection would be.
 """
 
 from __future__ import annotations
 
 import random
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from understudy.sim.engine import Engine
+from understudy.sim.engine import Died, Engine, Life
 
 if TYPE_CHECKING:
     from understudy.sim.coordinator import Coordinator
@@ -49,10 +48,6 @@ class Conditions:
             raise ValueError(f"epochs={self.epochs}, misses={self.misses}: both must be at least 1")
 
 
-class Died(Exception):
-    """The node that was running has crashed; whatever it was doing ends here."""
-
-
 class World:
     """One story. ``job`` says what runs, ``conditions`` how fast, ``seed`` everything that is left to chance."""
 
@@ -68,10 +63,10 @@ class World:
         """How many epochs sources cut; may be raised."""
         self.engine = Engine()
         self.random = random.Random(seed)
+        self._chance = self.random.random
         self.story: list[tuple[float, str]] | None = None
         """Set to a list to have the story told; costs time."""
         self.violations: list[str] = []
-        self.bytes: Counter[str] = Counter()
         self.effects = 0
         """Orders of machines carried out so far; each is a place to crash at."""
         self.crash_at: dict[tuple[int, str], Callable[[Node], None]] = {}
@@ -92,11 +87,17 @@ class World:
         self.monitors = sorted({u.monitor for u in self.topology.units.values() if u.monitor})
         """Hosts that watch others. Everybody's heartbeats go to them too."""
         self.number = {name: i for i, name in enumerate(self.topology.stages)}
+        units = self.topology.units
+        self.copied = {s for unit in units.values() if unit.policy.standby_runs for s in unit.stages}
+        """Stages of which standbys run as well."""
+        self.layered = {s for unit in units.values() if unit.policy.levels > 1 for s in unit.stages}
+        """Stages that acknowledge at several levels."""
         self.sinks = {
             f"sink:{s}": SinkStore(f"sink:{s}", self) for shape in self.topology.stages.values() for s in shape.sinks
         }
         self.coordinator: Coordinator = Coordinator(self)
         self.hosts: dict[str, Host] = {f"h{i + 1}": Host(f"h{i + 1}", self) for i in range(hosts)}
+        self.nodes: dict[str, Node] = {self.coordinator.name: self.coordinator, **self.hosts}
         self.coordinator.start()
         for host in self.hosts.values():
             host.start()
@@ -126,38 +127,17 @@ class World:
 
     # -- the network --------------------------------------------------------------------------------------------------
 
-    def send(self, source: Node, target: Node, category: str, size: int, method: str, *arguments: Any) -> None:
-        """A message to a node."""
-        delay = self._delay(source, target, category, size)
-        if delay is not None:
-            self.engine.after(delay, target.fire, target.life, getattr(target, method), arguments)
-
-    def send_unit(
-        self, source: Node, host: str, category: str, size: int, unit: str, method: str, *arguments: Any
-    ) -> None:
-        """A message to a unit on a host."""
-        target = self.hosts[host]
-        if self.cut or self.loss or self.late:
-            delay = self._delay(source, target, category, size)
-            if delay is None:
-                return
-        else:
-            self.bytes[category] += size
-            if not target.alive:
-                return
-            delay = self._delay_s + self._jitter_s * self.random.random() + source.lag_s
-        self.engine.after(delay, target.fire_unit, target.life, unit, method, arguments)
-
-    def _delay(self, source: Node, target: Node, category: str, size: int) -> float | None:
-        """How long a message takes; None when it never arrives."""
-        self.bytes[category] += size
+    def send(self, source: Node, to: str, unit: str | None, method: str, arguments: tuple[Any, ...]) -> None:
+        """A message to a node, or to a unit on it."""
+        target = self.nodes[to]
         if not target.alive or (self.cut and frozenset((source.name, target.name)) in self.cut):
-            return None
-        chance = self.random.random
-        if self.loss and chance() < self.loss:
-            return None
-        delay = self._delay_s + self._jitter_s * chance() + source.lag_s
-        return delay + 0.5 if self.late and chance() < self.late else delay
+            return
+        if self.loss and self._chance() < self.loss:
+            return
+        delay = self._delay_s + self._jitter_s * self._chance() + source.lag_s
+        if self.late and self._chance() < self.late:
+            delay += 0.5
+        target.living.after(delay, target.receive, unit, method, arguments)
 
 
 class Node:
@@ -166,13 +146,16 @@ class Node:
     def __init__(self, name: str, world: World) -> None:
         self.name, self.world, self._engine = name, world, world.engine
         self.life = 0
-        """Raised by every death and every start: what was meant for an earlier life does not reach this one."""
+        """Which one this is: raised by every death and every start."""
+        self.living = Life(self._engine)
+        """What is planned for this node is planned here: only this life of it will do it."""
         self.alive = True
         self.died_at = -1.0
         self.paused = False
         self.lag_s = 0.0
         """How much slower than others this node is to send."""
-        self._inbox: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self.units: Mapping[str, object] = {}
+        """Those that run here, by name."""
 
     @property
     def now(self) -> float:
@@ -185,23 +168,11 @@ class Node:
         """Lose everything that is not on disk."""
         raise NotImplementedError
 
-    def later(self, delay: float, call: Callable[..., None], *arguments: Any) -> None:
-        self._engine.after(delay, self.fire, self.life, call, arguments)
-
-    def fire(self, life: int, call: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        if life != self.life:
-            return
-        if self.paused:
-            self.put_off(call, arguments)
-            return
-        try:
-            call(*arguments)
-        except Died:
-            pass
-
-    def put_off(self, call: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        """For when it thaws."""
-        self._inbox.append((call, arguments))
+    def receive(self, unit: str | None, method: str, arguments: tuple[Any, ...]) -> None:
+        """A message has come, for this node or for a unit that is or was on it."""
+        receiver = self if unit is None else self.units.get(unit)
+        if receiver is not None:
+            getattr(receiver, method)(*arguments)
 
     def tell(self, text: str) -> None:
         if self.world.story is not None:
@@ -217,7 +188,7 @@ class Node:
         self.life += 1
         self.died_at = self.now
         self.alive = self.paused = False
-        self._inbox.clear()
+        self.living.end()
         self.forget()
         if not quietly:
             self.world.coordinator.hear_of_death(self.name, self.life - 1)
@@ -227,6 +198,7 @@ class Node:
             return
         self.tell("is started again")
         self.life += 1
+        self.living = Life(self._engine)
         self.alive = True
         self.start()
 
@@ -234,15 +206,14 @@ class Node:
         if self.alive:
             self.tell("freezes")
             self.paused = True
+            self.living.freeze()
 
     def resume(self) -> None:
         if not self.paused:
             return
         self.tell("thaws")
         self.paused = False
-        inbox, self._inbox = self._inbox, []
-        for call, arguments in inbox:
-            self.fire(self.life, call, arguments)
+        self.living.thaw()
 
     def carry_out(self, effect: Any, act: Callable[[Any], None]) -> None:
         """Carry out one order of a machine; before and after each, the world may end this life."""

@@ -8,45 +8,11 @@ from typing import TYPE_CHECKING
 from understudy.core.acks import FINAL
 from understudy.core.failover import UnitPlan
 from understudy.sim.copies import AHEAD_MAX, Output
-from understudy.sim.members import ACK_BYTES, STATE_BYTES, Member
+from understudy.sim.disks import Log
+from understudy.sim.members import Member
 
 if TYPE_CHECKING:
     from understudy.sim.hosts import Host
-
-FORGET_EVERY = 50
-"""A log is shortened this many epochs at a time: one by one would move the whole list each time."""
-
-
-class Log:
-    """What a source has cut: ``entries`` are the epochs from ``base`` on; nobody needs those before it."""
-
-    __slots__ = ("base", "entries")
-
-    def __init__(self) -> None:
-        self.base = 0
-        self.entries: list[int] = []
-
-    @property
-    def end(self) -> int:
-        """The epoch that is cut next."""
-        return self.base + len(self.entries)
-
-    def since(self, epoch: int) -> tuple[int, ...]:
-        return tuple(self.entries[max(0, epoch - self.base) :])
-
-    def put(self, begin: int, values: tuple[int, ...]) -> None:
-        """Take over entries from ``begin`` on, if they fit and go further than what is there."""
-        if self.base <= begin <= self.end < begin + len(values):
-            self.entries[begin - self.base :] = values
-
-    def replace(self, begin: int, values: tuple[int, ...]) -> None:
-        self.base, self.entries = begin, list(values)
-
-    def forget(self, upto: int) -> None:
-        """Nobody will ask for epochs up to ``upto``."""
-        if upto - self.base > FORGET_EVERY:
-            del self.entries[: upto - self.base]
-            self.base = upto
 
 
 class SourceUnit(Member):
@@ -78,7 +44,7 @@ class SourceUnit(Member):
         # Whatever was seen downstream is in this log: it was shared before it was shown.
         self._output = self._from_log()
         self._show_upto(self.log.end)
-        self.host.later(self.world.conditions.epoch_s, self._cut)
+        self.host.living.after(self.world.conditions.epoch_s, self._cut)
 
     def stop(self) -> None:
         self.stopped = True
@@ -117,14 +83,14 @@ class SourceUnit(Member):
             self.log.entries.append(self.world.random.getrandbits(48))
             self._share()
             self._show()
-        self.host.later(self.world.conditions.epoch_s, self._cut)
+        self.host.living.after(self.world.conditions.epoch_s, self._cut)
 
     def _share(self) -> None:
         for key, (host, _) in self.targets.items():
             has = max(self._has.get(key, 0), self.log.base)
             news = (has, self.log.since(has), self.log.base)
-            message = (self.name, "entries", self.generation, key, *news, self.host.name)
-            self.world.send_unit(self.host, host, "checkpoint", STATE_BYTES, *message)
+            message = (self.generation, key, *news, self.host.name)
+            self.world.send(self.host, host, self.name, "entries", message)
 
     def entries(
         self, generation: int, key: str, begin: int, values: tuple[int, ...], base: int, sender: str
@@ -132,7 +98,7 @@ class SourceUnit(Member):
         """As standby: the primary's log, from ``begin`` on; it begins at ``base``."""
         if self.host.stale(self.name, generation):
             self._shared(sender, generation, key, -1)
-        elif not self.primary and generation == self.generation and key == f"{self.host.name}#{self.since}":
+        elif not self.primary and generation == self.generation and key == self.key:
             if generation > self._log_of:
                 if begin != base:
                     return
@@ -146,8 +112,7 @@ class SourceUnit(Member):
             self._shared(sender, generation, key, self.log.end)
 
     def _shared(self, sender: str, generation: int, key: str, has: int) -> None:
-        message = (self.name, "shared", generation, key, has)
-        self.world.send_unit(self.host, sender, "control", ACK_BYTES, *message)
+        self.world.send(self.host, sender, self.name, "shared", (generation, key, has))
 
     def shared(self, generation: int, key: str, has: int) -> None:
         if not self.primary or self.stopped or generation != self.generation or key not in self.targets:
@@ -164,7 +129,12 @@ class SourceUnit(Member):
         """Publish what every standby has."""
         if self.stopped or not self.primary:
             return
-        self._show_upto(min([self.log.end, *(self._has.get(key, 0) for key in self.targets)]))
+        end = self.log.end
+        for key in self.targets:
+            has = self._has.get(key, 0)
+            if has < end:
+                end = has
+        self._show_upto(end)
 
     def _show_upto(self, end: int) -> None:
         for epoch in range(self._output.queue.next, end):

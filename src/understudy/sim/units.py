@@ -6,6 +6,7 @@ The primary drives the policy's protection; a standby keeps checkpoints on disk,
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from understudy.core import failover
@@ -13,10 +14,11 @@ from understudy.core.acks import FINAL
 from understudy.core.failover import UnitPlan
 from understudy.core.policies import base
 from understudy.sim.copies import Copy, Output
-from understudy.sim.members import ACK_BYTES, EPOCH_BYTES, REQUEST_BYTES, STATE_BYTES, Member
+from understudy.sim.disks import Version
+from understudy.sim.members import Member
 
 if TYPE_CHECKING:
-    from understudy.sim.hosts import Host, Version
+    from understudy.sim.hosts import Host
 
 
 class Unit(Member):
@@ -118,8 +120,8 @@ class Unit(Member):
                 producer = self.host.plan[unit].primary
                 if producer is not None:
                     newest = self._beginning == "newest"
-                    message = (unit, "where", stream, stage, self.name, self.generation, self.host.name, newest)
-                    self.world.send_unit(self.host, producer, "control", REQUEST_BYTES, *message)
+                    message = (stream, stage, self.name, self.generation, self.host.name, newest)
+                    self.world.send(self.host, producer, unit, "where", message)
 
     def begin_at(self, generation: int, stage: str, stream: str, epoch: int) -> None:
         if self._beginning is None or self.fenced or generation != self.generation:
@@ -151,14 +153,15 @@ class Unit(Member):
         protection = self.protection
         if protection is None:
             return
-        for effect in protection.handle(event, self.host.now):
+        now = self.world.engine.now
+        for effect in protection.handle(event, now):
             self.host.carry_out(effect, self._carry_out)
             if self.protection is not protection:
                 return
         deadline = protection.next_deadline()
         if deadline is not None and deadline < self._timer_at:
-            self._timer_at = max(deadline, self.host.now)
-            self.host.later(max(0.0, deadline - self.host.now), self._tick)
+            self._timer_at = max(deadline, now)
+            self.host.living.after(max(0.0, deadline - now), self._tick)
 
     def _tick(self) -> None:
         self._timer_at = float("inf")
@@ -178,15 +181,15 @@ class Unit(Member):
         elif isinstance(effect, base.TrimStandby):
             target = self.targets.get(effect.standby)
             if target is not None:
-                message = (self.name, "trim", self.generation, effect.stage, effect.epoch)
-                self.world.send_unit(self.host, target[0], "ack", ACK_BYTES, *message)
+                message = (self.generation, effect.stage, effect.epoch)
+                self.world.send(self.host, target[0], self.name, "trim", message)
         else:
             copy = self.copies[effect.stage]
             copy.paused = isinstance(effect, base.Pause)
             if not copy.paused:
                 copy.try_run()
             elif not copy.busy:
-                self.host.later(0.0, self.note, base.Paused(copy.name))
+                self.host.living.after(0.0, self.note, base.Paused(copy.name))
 
     def processed(self, copy: Copy, epoch: int) -> None:
         """A copy has processed an epoch."""
@@ -199,9 +202,8 @@ class Unit(Member):
         elif not self.risen:
             wanted = self.host.plan.get(self.name)
             if wanted is not None and wanted.primary is not None:
-                key = f"{self.host.name}#{self.since}"
-                message = (self.name, "pasted", self.generation, copy.name, key, epoch, None)
-                self.world.send_unit(self.host, wanted.primary, "ack", ACK_BYTES, *message)
+                message = (self.generation, copy.name, self.key, epoch, None)
+                self.world.send(self.host, wanted.primary, self.name, "pasted", message)
 
     def set_standbys(self, wanted: UnitPlan) -> None:
         if self.fenced or self.protection is None:
@@ -220,8 +222,6 @@ class Unit(Member):
             self.note(base.StandbysChanged(tuple(self.targets)))
 
     def _capture(self, order: base.Capture) -> None:
-        from understudy.sim.hosts import Version
-
         copy = self.copies[order.stage]
         first, output = order.epoch + 1, ()
         if order.queue:
@@ -232,11 +232,10 @@ class Unit(Member):
         self._captures[order.stage, order.standby] = self.host.now
         host, _ = self.targets[order.standby]
         if host == self.host.name:
-            self.host.later(self.world.conditions.disk_s, self._store_here, order.stage, order.standby, version)
+            self.host.living.after(self.world.conditions.disk_s, self._store_here, order.stage, order.standby, version)
             return
-        size = STATE_BYTES + EPOCH_BYTES * len(output)
-        message = (self.name, "paste", self.generation, order.stage, order.standby, version, self.host.name)
-        self.world.send_unit(self.host, host, "checkpoint", size, *message)
+        message = (self.generation, order.stage, order.standby, version, self.host.name)
+        self.world.send(self.host, host, self.name, "paste", message)
 
     def _store_here(self, stage: str, key: str, version: Version) -> None:
         if self.protection is None or key not in self.targets:
@@ -274,7 +273,7 @@ class Unit(Member):
     def paste(self, generation: int, stage: str, key: str, version: Version, sender: str) -> None:
         if self.host.stale(self.name, generation):
             self._pasted(sender, generation, stage, key, -1, "fenced")
-        elif self.primary or generation != self.generation or key != f"{self.host.name}#{self.since}":
+        elif self.primary or generation != self.generation or key != self.key:
             self._pasted(sender, generation, stage, key, -1, "elsewhere")
         elif self.host.disk_full:
             self._pasted(sender, generation, stage, key, -1, "disk")
@@ -287,7 +286,7 @@ class Unit(Member):
                 copy.go()
             self._pasted(sender, generation, stage, key, copy.done, None)
         else:
-            self.host.later(
+            self.host.living.after(
                 self.world.conditions.disk_s, self._store_paste, generation, stage, key, version, sender
             )
 
@@ -298,8 +297,8 @@ class Unit(Member):
         self._pasted(sender, generation, stage, key, version.epoch, None)
 
     def _pasted(self, sender: str, generation: int, stage: str, key: str, epoch: int, refusal: str | None) -> None:
-        message = (self.name, "pasted", generation, stage, key, epoch, refusal)
-        self.world.send_unit(self.host, sender, "control", ACK_BYTES, *message)
+        message = (generation, stage, key, epoch, refusal)
+        self.world.send(self.host, sender, self.name, "pasted", message)
 
     def trim(self, generation: int, stage: str, epoch: int) -> None:
         copy = self.copies.get(stage)
@@ -327,21 +326,12 @@ class Unit(Member):
     def send_request(self, copy: Copy, stream: str, epoch: int) -> None:
         acks = copy.acks[stream] if self.primary else {}
         if stream in copy.inside:
-            self.host.later(0.0, self._request_inside, copy, stream, epoch, acks)
+            self.host.living.after(0.0, self._request_inside, copy, stream, epoch, acks)
             return
         unit = self.world.topology.unit_of[stream]
-        for producer in self._producers(unit):
-            message = (unit, "request", stream, copy.name, self.name, self.generation, epoch, acks)
-            self.world.send_unit(
-                self.host, producer, "ack", REQUEST_BYTES, *message, self.host.name, self.primary
-            )
-
-    def _producers(self, unit: str) -> list[str]:
-        plan = self.host.plan.get(unit)
-        if plan is None or plan.primary is None:
-            return []
-        eager = self.world.topology.units[unit].policy.eager
-        return [plan.primary, *(plan.standbys if eager else ())]
+        message = (stream, copy.name, self.name, self.generation, epoch, acks, self.host.name, self.primary)
+        for producer in self.host.producers.get(unit, ()):
+            self.world.send(self.host, producer, unit, "request", message)
 
     def _request_inside(self, copy: Copy, stream: str, epoch: int, acks: dict[int, int]) -> None:
         producer = self.copies.get(stream)
@@ -351,21 +341,18 @@ class Unit(Member):
             producer.output.queue.hears(copy.name, self.generation, near=True)
             producer.output.queue.request(copy.name, epoch)
             self.acked(producer, copy.name, acks)
-
-        def reply(who: str, stream: str, epoch: int, value: int, refusal: str | None) -> None:
-            self.host.later(0.0, self.deliver, self.generation, copy.name, stream, epoch, value, refusal)
-
-        producer.output.serve(copy.name, epoch, reply)
+        reply = partial(self.host.living.after, 0.0, self.deliver, self.generation, copy.name, stream)
+        producer.output.serve((copy.name, self.host.name), epoch, reply)
 
     def _send_ack(self, copy: Copy, stream: str) -> None:
         acks = copy.acks[stream]
         if stream in copy.inside:
-            self.host.later(0.0, self._ack_inside, stream, copy.name, acks)
+            self.host.living.after(0.0, self._ack_inside, stream, copy.name, acks)
             return
         unit = self.world.topology.unit_of[stream]
-        for producer in self._producers(unit):
-            message = (unit, "ack", stream, copy.name, self.name, self.generation, acks, self.host.name)
-            self.world.send_unit(self.host, producer, "ack", ACK_BYTES, *message)
+        message = (stream, copy.name, self.name, self.generation, acks, self.host.name)
+        for producer in self.host.producers.get(unit, ()):
+            self.world.send(self.host, producer, unit, "ack", message)
 
     def _ack_inside(self, stream: str, consumer: str, acks: dict[int, int]) -> None:
         producer = self.copies.get(stream)
@@ -379,15 +366,12 @@ class Unit(Member):
             self.acked(copy, consumer, acks)
 
     def acked(self, copy: Copy, consumer: str, acks: Mapping[int, int]) -> None:
-        output = copy.output
-        if not self.levels and output.heard.get(consumer) is acks:
-            copy.try_run()  # nothing new but how far the consumer is
-            return
-        output.heard[consumer] = acks
-        trimmed = None
-        for level, epoch in acks.items():
-            moved = output.ack(consumer, epoch, level)
-            trimmed = moved if moved is not None else trimmed
+        output, trimmed = copy.output, None
+        if output.heard.get(consumer) is not acks:
+            output.heard[consumer] = acks
+            for level, epoch in acks.items():
+                moved = output.ack(consumer, epoch, level)
+                trimmed = moved if moved is not None else trimmed
         if self.primary:
             for level in range(self.levels):
                 self.note(base.Acked(copy.name, level, output.queue.bound(level)))
@@ -432,10 +416,10 @@ class Unit(Member):
         if self._beginning is not None:
             self._ask_where()
         before = self.host.now - self.world.conditions.retry_s
-        for copy in list(self.copies.values()):
+        for copy in self.copies.values():
             if not copy.stopped:
                 copy.retry(before)
-        for (stage, key), since in list(self._captures.items()):
+        for (stage, key), since in [*self._captures.items()]:
             if since <= before - self.world.conditions.retry_s:
                 del self._captures[stage, key]
                 self.note(base.CaptureFailed(stage, key, lost_standby=False))

@@ -29,7 +29,7 @@ from understudy.core.policies.base import (
     TrimStandby,
     positive,
 )
-from understudy.core.policies.passive import RETRY_S
+from understudy.core.policies.passive import RETRY_S, sooner
 
 Delivery = Literal["lazy", "eager"]
 
@@ -76,7 +76,7 @@ class ActiveStandby(Policy):
         return Active(stages)
 
 
-@dataclass
+@dataclass(slots=True)
 class _Copy:
     """Where one standby's copy of a stage is. None: it has not been given the state yet."""
 
@@ -102,7 +102,8 @@ class Active:
         effects: list[Effect] = []
         if isinstance(event, Committed):
             stage = self.stages[event.stage]
-            stage.committed = max(stage.committed, event.epoch)
+            if event.epoch > stage.committed:
+                stage.committed = event.epoch
         elif isinstance(event, Acked):
             stage = self.stages[event.stage]
             if event.level == FINAL and event.epoch > stage.trimmed:
@@ -112,7 +113,8 @@ class Active:
             copy = self.stages[event.stage].copies.get(event.standby)
             if copy is not None:
                 copy.in_flight = False
-                copy.position = event.epoch if copy.position is None else max(copy.position, event.epoch)
+                if copy.position is None or event.epoch > copy.position:
+                    copy.position = event.epoch
         elif isinstance(event, CaptureFailed):
             copy = self.stages[event.stage].copies.get(event.standby)
             if copy is not None:
@@ -120,11 +122,17 @@ class Active:
         elif isinstance(event, StandbysChanged):
             for stage in self.stages.values():
                 stage.copies = {s: stage.copies.get(s) or _Copy() for s in event.standbys}
-        return effects + [e for stage in self.stages.values() for e in (*self._ack(stage), *self._give(stage, now))]
+        for stage in self.stages.values():
+            effects += self._ack(stage)
+            effects += self._give(stage, now)
+        return effects
 
     def _ack(self, stage: _Stage) -> list[Effect]:
-        positions = [-1 if c.position is None else c.position for c in stage.copies.values()]
-        safe = min([stage.committed, *positions]) if positions else min(stage.committed, stage.trimmed)
+        safe = stage.committed if stage.copies else min(stage.committed, stage.trimmed)
+        for copy in stage.copies.values():
+            if copy.position is None:
+                return []
+            safe = min(safe, copy.position)
         if safe <= stage.acked:
             return []
         stage.acked = safe
@@ -142,10 +150,9 @@ class Active:
         return all(c.position is not None for s in self.stages.values() for c in s.copies.values())
 
     def next_deadline(self) -> float | None:
-        waits = [
-            copy.retry_at
-            for stage in self.stages.values()
-            for copy in stage.copies.values()
-            if copy.position is None and not copy.in_flight and copy.retry_at is not None
-        ]
-        return min(waits, default=None)
+        deadline: float | None = None
+        for stage in self.stages.values():
+            for copy in stage.copies.values():
+                if copy.position is None and not copy.in_flight:
+                    deadline = sooner(deadline, copy.retry_at)
+        return deadline

@@ -24,9 +24,11 @@ state from what its producers kept."""
 
 
 # -- events -------------------------------------------------------------------------------------------------------
+# Nobody changes an event or an effect. They are not frozen, because several are made for every epoch, and making a
+# frozen one takes three times as long.
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Received:
     """Every input has delivered ``epoch`` to the stage."""
 
@@ -34,7 +36,7 @@ class Received:
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Committed:
     """The stage has processed ``epoch``. ``needs`` names, per input, the oldest epoch from which the state after it
     can be rebuilt (Hwang et al. 2003: the indicators); empty where the policy does not ask for them."""
@@ -44,7 +46,7 @@ class Committed:
     needs: Mapping[str, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Acked:
     """All consumers of the stage's stream have acknowledged ``epoch`` at ``level``; FINAL means it was trimmed."""
 
@@ -53,7 +55,7 @@ class Acked:
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Pasted:
     """A standby's copy of the stage is at ``epoch``: a checkpoint is safely on its disk, or it has processed it."""
 
@@ -62,7 +64,7 @@ class Pasted:
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CaptureFailed:
     """The capture or its transport failed; ``lost_standby`` when the standby itself is unusable."""
 
@@ -71,21 +73,21 @@ class CaptureFailed:
     lost_standby: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Paused:
     """The stage has finished what it was at and starts nothing new."""
 
     stage: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StandbysChanged:
     """These are the standbys now. One that was not there before holds nothing."""
 
     standbys: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Placed:
     """Of the stage's inputs, these share its fate (``Topology.shares_fate``): no further host need fail for the stage
     to be lost together with their producers."""
@@ -94,12 +96,12 @@ class Placed:
     near: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Tick:
     """A deadline has passed."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Drain:
     """The job is stopping: checkpoint whatever is left without waiting for a timer."""
 
@@ -110,7 +112,7 @@ Event = Received | Committed | Acked | Pasted | CaptureFailed | Paused | Placed 
 # -- effects ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Capture:
     """Bring the stage's state after ``epoch`` to ``standby``; with ``queue``, also its untrimmed output up to it."""
 
@@ -120,7 +122,7 @@ class Capture:
     queue: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AckUpstream:
     """Tell the producer of ``input`` (of every input when None) that this stage is done with ``epoch``."""
 
@@ -130,7 +132,7 @@ class AckUpstream:
     input: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TrimStandby:
     """Tell a running standby that all consumers are done with ``epoch`` of the stage's stream."""
 
@@ -139,12 +141,12 @@ class TrimStandby:
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Pause:
     stage: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Resume:
     stage: str
 
@@ -155,7 +157,7 @@ Effect = Capture | AckUpstream | TrimStandby | Pause | Resume
 # -- the interface ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StageRole:
     """One stage of a unit, as its protection sees it. ``start`` is the epoch that its state is at."""
 

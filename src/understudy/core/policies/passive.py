@@ -37,6 +37,7 @@ from understudy.core.policies.base import (
     Resume,
     StageRole,
     StandbysChanged,
+    Tick,
     positive,
 )
 from understudy.durations import seconds
@@ -90,7 +91,7 @@ class PassiveStandby(Policy):
         return Separate(stages, every_s=self.every_s, sweeping=self.checkpoint == "sweeping")
 
 
-@dataclass
+@dataclass(slots=True)
 class Version:
     """What one standby has of one stage. ``older <= newest <= captured``."""
 
@@ -145,48 +146,43 @@ class StageVersions:
 
     def acks(self) -> list[Effect]:
         """Acknowledge what became safe."""
-        safe = min(self.committed, self.trimmed)
         if self.at:
             for version in self.at.values():
                 if version.older is None or version.older <= self.acked:
                     return []
-            safe = min(version.older or 0 for version in self.at.values())
+            safe = min([version.older or 0 for version in self.at.values()])
+        else:
+            safe = min(self.committed, self.trimmed)
         if safe <= self.acked:
             return []
         self.acked = safe
         return [AckUpstream(self.name, safe)]
 
-    def captures(self, now: float, *, timed: bool = True) -> list[Effect]:
+    def captures(self, now: float, timed: bool = True) -> list[Effect]:
         """Capture wherever something is due; ``timed=False`` when somebody else keeps the time."""
         effects: list[Effect] = []
         for standby, version in self.at.items():
-            if not self._behind(version):
+            if not self.behind(version):
                 continue
-            wait_until = self._wait_until(version, timed)
+            wait_until = self.wait_until(version, timed)
             if wait_until is None or now >= wait_until:
                 version.captured, version.in_flight, version.retry_at = self.due, True, None
                 version.timer_at = now + self.every_s if self.timed else None
                 effects.append(Capture(self.name, standby, self.due, queue=not self.sweeping))
         return effects
 
-    def _behind(self, version: Version) -> bool:
+    def behind(self, version: Version) -> bool:
         """A version could be captured that the standby lacks, or it has none at all."""
-        free = not version.in_flight and not version.lost
-        return free and (self.due > version.captured or version.newest is None)
+        if version.in_flight or version.lost:
+            return False
+        return self.due > version.captured or version.newest is None
 
-    def _wait_until(self, version: Version, timed: bool = True) -> float | None:
+    def wait_until(self, version: Version, timed: bool = True) -> float | None:
         """The timer paces a timed stage, except that a drain or an empty standby does not wait for it; after a
         failure everybody waits."""
         free = not timed or self.draining or version.newest is None
         timer_at = None if free else version.timer_at
         return _later(timer_at, version.retry_at)
-
-    def next_deadline(self) -> float | None:
-        deadline: float | None = None
-        for version in self.at.values():
-            if self._behind(version):
-                deadline = _sooner(deadline, self._wait_until(version))
-        return deadline
 
     def safe(self) -> bool:
         """Every standby has the newest version, and nothing is under way."""
@@ -201,7 +197,8 @@ class _Versions:
     def __init__(self, stages: Iterable[StageRole], *, every_s: float, sweeping: bool) -> None:
         self.stages = {role.name: StageVersions(role, every_s=every_s, sweeping=sweeping) for role in stages}
 
-    def _note(self, event: Event, now: float) -> None:
+    def _note(self, event: Event, now: float) -> Iterable[StageVersions]:
+        """Take note of what happened; returns the stages that it may let go on."""
         if isinstance(event, Committed):
             self.stages[event.stage].advance(committed=event.epoch)
         elif isinstance(event, Acked):
@@ -216,12 +213,14 @@ class _Versions:
             if version is not None:
                 version.failed(now)
                 version.lost = event.lost_standby
-        elif isinstance(event, StandbysChanged):
+        elif isinstance(event, (Tick, StandbysChanged, Drain)):
             for stage in self.stages.values():
-                stage.set_standbys(event.standbys)
-        elif isinstance(event, Drain):
-            for stage in self.stages.values():
-                stage.draining = True
+                if isinstance(event, StandbysChanged):
+                    stage.set_standbys(event.standbys)
+                elif isinstance(event, Drain):
+                    stage.draining = True
+            return self.stages.values()
+        return (self.stages[event.stage],)
 
     def safe(self) -> bool:
         """Nothing is left to capture. A drain waits for this."""
@@ -232,23 +231,23 @@ class Separate(_Versions):
     """Sweeping and individual: every stage is captured on its own."""
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        if isinstance(event, (Received, Paused)):
-            return []
-        self._note(event, now)
-        one = getattr(event, "stage", None)
-        if one is not None:
-            stage = self.stages[one]
-            return stage.acks() + stage.captures(now)
-        return [effect for stage in self.stages.values() for effect in (*stage.acks(), *stage.captures(now))]
+        effects: list[Effect] = []
+        if not isinstance(event, (Received, Paused)):
+            for stage in self._note(event, now):
+                effects += stage.acks()
+                effects += stage.captures(now)
+        return effects
 
     def next_deadline(self) -> float | None:
         deadline: float | None = None
         for stage in self.stages.values():
-            deadline = _sooner(deadline, stage.next_deadline())
+            for version in stage.at.values():
+                if stage.behind(version):
+                    deadline = sooner(deadline, stage.wait_until(version))
         return deadline
 
 
-def _sooner(a: float | None, b: float | None) -> float | None:
+def sooner(a: float | None, b: float | None) -> float | None:
     return b if a is None else a if b is None else min(a, b)
 
 
@@ -306,7 +305,7 @@ class Synchronous(_Versions):
     def next_deadline(self) -> float | None:
         """When the next round begins; None while one is under way or there is nothing to capture."""
         stages = self.stages.values()
-        behind = any(stage._behind(v) for stage in stages for v in stage.at.values())
+        behind = any(stage.behind(v) for stage in stages for v in stage.at.values())
         if self.phase != "running" or not behind:
             return None
         hurry = any((s.draining or v.newest is None) and not v.lost for s in stages for v in s.at.values())

@@ -122,7 +122,10 @@ class Replayable:
                 return []
             stage.committed = event.epoch
             stage.indicators.append(event.epoch, event.needs or {})
-            return [ack for level in stage.bounds for ack in self._pass_on(stage, level)]
+            acks: list[AckUpstream] = []
+            for level in stage.bounds:
+                acks += self._pass_on(stage, level)
+            return acks
         if isinstance(event, Acked):
             stage = self.stages[event.stage]
             if event.epoch <= stage.bounds.get(event.level, event.epoch):
@@ -137,13 +140,15 @@ class Replayable:
 
     def _pass_on(self, stage: _Stage, level: int) -> list[AckUpstream]:
         """What consumers have and this copy has processed: the state after that is what must be rebuilt."""
-        epoch = min(stage.bounds[level], stage.committed)
         acks: list[AckUpstream] = []
+        if level == FINAL and not stage.near:
+            return acks  # what came from elsewhere was done with when level K was reached
+        epoch = min(stage.bounds[level], stage.committed)
         for name in stage.inputs:
             if name in stage.near:
                 up = level
             elif level == FINAL:
-                continue  # what came from elsewhere was done with when level K was reached
+                continue
             else:
                 up = FINAL if level + 1 == self.k else level + 1
             oldest = stage.indicators.cause(epoch, name)
