@@ -43,6 +43,7 @@ fuzz: setup ## 100,000 random fault schedules in virtual time, and a crash at ev
 
 lab: setup ## the papers' experiments beside the papers' values
 	$(BIN)/understudy lab hwang $(ARGS)
+	$(BIN)/understudy lab gu $(ARGS)
 
 bench-simulator: setup ## simulated events per second on one core
 	$(BIN)/python benchmarks/simulator.py $(ARGS)

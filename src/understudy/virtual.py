@@ -1,5 +1,5 @@
-"""The commands that run in virtual time: ``fuzz``, ``simulate`` and ``lab``. They start no host and need no Java; only
-the laboratory's sweeps are Spark jobs."""
+"""The commands that run in virtual time: ``fuzz``, ``simulate`` and ``lab``. They start no host and need no Java, but
+for the laboratory: one of its sweeps is a Spark job, and one measures hosts beside the simulation."""
 
 from __future__ import annotations
 
@@ -237,3 +237,60 @@ def hwang(
     unexplained = [v["name"] for v in missed if not v.get("why")]
     if unexplained:
         raise DrillFailed(f"not within tolerance, and no reason known: {', '.join(unexplained)}")
+
+
+@lab.command()
+def gu(
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer points and shorter runs.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the simulated runs.")] = 1,
+    out: Annotated[Path, typer.Option(help="Folder for plots, page, results.jsonl and summary.json.")] = Path(
+        "out/lab/gu"
+    ),
+    simulated_only: Annotated[
+        bool, typer.Option("--simulated-only", help="Start no hosts: seconds instead of minutes, and no Java.")
+    ] = False,
+) -> None:
+    """Gu et al. 2009: Figures 2 to 8, simulated at the paper's parameters and measured on hosts of this machine."""
+    from understudy.lab import gu as study
+
+    if not simulated_only:
+        from understudy.runtime.spark import require_java
+
+        require_java()
+    with _bar() as bar:
+        tasks: dict[bool, Any] = {}
+
+        def progress(what: str, done: int, total: int) -> None:
+            simulated = what.startswith("simulated")
+            if simulated not in tasks:
+                tasks[simulated] = bar.add_task(what)
+            bar.update(tasks[simulated], description=what, completed=done, total=total)
+
+        found = study.run(out, quick=quick, seed=seed, hosts=not simulated_only, progress=progress)
+    _show_claims(found["summary"])
+    missed = [v for v in found["summary"] if not v["within"] or v.get("agrees") is False]
+    reasons: dict[str, list[str]] = {}
+    for value in missed:
+        reasons.setdefault(value.get("why") or "not explained", []).append(f"{value['name']} ({value['found']})")
+    for why, where in reasons.items():
+        console.print(f"{'; '.join(where)}:\n  {why}", highlight=False, soft_wrap=True)
+    console.print(f"{found['runs']:,} results, {found['seconds']:.0f} s; {found['page']}", highlight=False)
+    unexplained = [f"{v['name']}, {v['found']}" for v in missed if not v.get("why")]
+    if unexplained:
+        raise DrillFailed(f"not as in the paper, and no reason known: {'; '.join(unexplained)}")
+
+
+def _show_claims(summary: list[dict[str, Any]]) -> None:
+    """A line per claim, a column per way of finding out."""
+    claims: dict[str, dict[str, Any]] = {}
+    for value in summary:
+        claims.setdefault(value["name"], {})[value["how"]] = value
+    hows = {value["how"]: value["found"] for value in summary}
+    table = Table("shape", title="Gu et al. 2009, paper and ours (red: outside of the shape)", title_justify="left")
+    for head in ("paper", *hows.values()):
+        table.add_column(head, justify="right")
+    for name, values in claims.items():
+        found = [values.get(how) for how in hows]
+        cells = ["" if v is None else f"{v['ours']:.3g}" if v["within"] else f"[red]{v['ours']:.3g}[/]" for v in found]
+        table.add_row(name, next(iter(values.values()))["says"], *cells)
+    console.print(table)

@@ -1,0 +1,396 @@
+"""The experiments of Gu et al. 2009 on real hosts: four processes, each with a Spark of its own, on this machine.
+
+One job (``gu_chain``) runs per data rate. Between experiments its units are given other policies while it runs, and its
+coordinator is replaced by one with another heartbeat, so hosts and queries stay warm. A host *fails* by being stopped
+(SIGSTOP, with everything below it), so that only missing heartbeats tell, as when a machine loses its power; afterwards
+it is let go on, finds itself replaced, and becomes the standby.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from understudy.cli import FAST_START
+from understudy.core.policies import ActiveStandby, PassiveStandby, Policy, none
+from understudy.errors import UnderstudyError
+from understudy.lab import gu_chain
+from understudy.lab.gu_claims import METHODS, Row
+from understudy.runtime.coordinator import Coordinator
+from understudy.runtime.session import LocalRun, wait_for
+from understudy.verify import compare
+
+EPOCH_S = 2.0
+MISSES = 3
+WARM_EPOCHS = 20
+"""Epochs before anything is measured: by then every query has been compiled, and has caught up with the source."""
+VICTIM, FIRST_HOST, DOWNSTREAM_HOST = gu_chain.UNITS[1], gu_chain.HOSTS[0], gu_chain.HOSTS[2]
+BEFORE_VICTIM, SINK = f"{gu_chain.UNITS[0]}2", f"{gu_chain.UNITS[-1]}2"
+
+SCALING: dict[str, str] = {
+    "Machine": (
+        "Four hosts are processes on one machine, each the driver of a Spark of its own; in the paper every subjob has "
+        "a machine of four cores. Everything competes for the same cores. The first and the last subjob share a host; "
+        "the second one, which fails, has its host and its standby's for itself."
+    ),
+    "Elements": (
+        "A row is an element and the rows of one micro-batch are an epoch. A micro-batch of a stage takes tenths of a "
+        "second whatever it holds, so epochs are 2 s long, where the simulation has batches of 4 ms."
+    ),
+    "Times": (
+        "Checkpoint intervals are 2 to 10 s (paper: 100 to 900 ms), heartbeats 1 to 3 s (paper: 100 to 500 ms), three "
+        "misses as in the paper: ten times as long and more, because a busy machine keeps a healthy process waiting "
+        "for a second now and then."
+    ),
+    "Rates": "750 to 3,000 rows a second (paper: 1,000 to 25,000 elements).",
+    "State": (
+        "A row for each of 20 keys per stage, in Spark's RocksDB store with changelogs. A checkpoint also carries "
+        "Spark's own logs of offsets and commits, and what is sent is what the standby does not have yet."
+    ),
+    "Selectivity": "1, and the 20 rows of the state, which every stage adds to its output.",
+    "What is counted": (
+        "Bodies and headers of messages. Figures 2 and 3: checkpoints of all stages, in bytes; totals scaled to 100 s. "
+        "A synchronous checkpoint is that of a whole subjob. Figure 4: from the order to capture until the checkpoint "
+        "is safe at the standby; how long synchronous checkpoints wait for stages to pause is not in it. Figure 5: "
+        "what the second subjob sends to the third, and its checkpoints."
+    ),
+    "Redeployment": (
+        "The standby's query was started before the failure and is held at the door, so nothing is deployed when it is "
+        "needed."
+    ),
+    "Arrivals": "At the sink, two subjobs downstream of the one that fails. One failure per point, at no chosen phase.",
+}
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """Points of the figures. The first rate and the first heartbeat interval are those of the other figures."""
+
+    intervals_s: tuple[int, ...]
+    rates: tuple[int, ...]
+    heartbeats_s: tuple[float, ...]
+    measure_s: float
+    """At least; always several checkpoint intervals."""
+
+
+FULL = Measuring((2, 6, 10), (1500, 750, 3000), (1.0, 2.0, 3.0), measure_s=40.0)
+QUICK = Measuring((2, 6), (1500,), (1.0, 3.0), measure_s=24.0)
+
+Point = tuple[str, str, float]
+"""Figure, series and x."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    name: str
+    rows_per_s: int
+    policies: tuple[Policy, ...]
+    """One per unit."""
+    heartbeat_s: float
+    settle_s: float
+    measure_s: float
+    """0: nothing is measured but the failure."""
+    stop: bool = False
+    """Whether the second unit's host is stopped in the end."""
+    points: tuple[Point, ...] = ()
+    """What the results count for."""
+
+
+def plan(measuring: Measuring) -> list[Experiment]:
+    """In an order that changes little from one to the next."""
+    found: list[Experiment] = []
+    short, long, beat = measuring.intervals_s[0], measuring.intervals_s[-1], measuring.heartbeats_s[0]
+    eager = ActiveStandby(delivery="eager")
+    for rate in measuring.rates:
+        main = rate == measuring.rates[0]
+
+        def add(
+            name: str, policies: list[Policy], points: list[Point], every_s: float = 0.0, rate: int = rate, **more: Any
+        ) -> None:
+            about = {"heartbeat_s": beat, "measure_s": max(measuring.measure_s, 4 * every_s), **more}
+            settle_s = max(3 * every_s, 2 * EPOCH_S)
+            found.append(Experiment(f"{name}, {rate}/s", rate, tuple(policies), settle_s=settle_s,
+                                    points=tuple(points), **about))  # fmt: skip
+
+        add("NONE", [none] * 4, [("5", "NONE", rate)])
+        add("None-AS", [none, eager, none, none], [("5", "None-AS", rate)])
+        add("AS-AS", [none, eager, eager, none], [("5", "AS-AS", rate)])
+        for method in METHODS:
+            passive = method == "sweeping" and main
+            for every in measuring.intervals_s if main else (long,):
+                points: list[Point] = [("2-3", method, every)] if main else []
+                points += [("4", method, rate)] if every == long else []
+                points += [("5", "PS", rate)] if every == long and method == "sweeping" else []
+                points += [("8", "PS", every)] if passive else []
+                points += [("7", "PS", beat), ("6", "PS", 0.0)] if passive and every == short else []
+                policies: list[Policy] = [PassiveStandby(method, every=f"{every}s")] * 4
+                add(f"{method} every {every} s", policies, points, every_s=every, stop=passive)
+                for other in measuring.heartbeats_s[1:] if passive and every == short else ():
+                    settings: dict[str, Any] = {"heartbeat_s": other, "measure_s": 0.0, "stop": True}
+                    add(f"heartbeats every {other:g} s", policies, [("7", "PS", other)], every_s=every, **settings)
+        if main:
+            add("AS-AS, failing", [none, eager, eager, none], [("6", "AS", 0.0)], measure_s=0.0, stop=True)
+    return found
+
+
+# -- hosts ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Totals:
+    at: float
+    rows: int
+    """That the second unit was sent."""
+    received: dict[str, int]
+    """Host -> bytes of data that came from other hosts."""
+    spent: dict[str, Counter[str]]
+    """Unit -> how many checkpoints, their bytes and seconds."""
+
+
+class Bench:
+    """Hosts that stay, and the job that they run at the moment."""
+
+    def __init__(self, out: Path) -> None:
+        shutil.rmtree(out, ignore_errors=True)
+        (out / "jobs").mkdir(parents=True)
+        self.out = out
+        self.run: LocalRun | None = None
+        self.events: list[dict[str, Any]] = []
+        self._rate: int | None = None
+        self.sink = Path()
+
+    def __enter__(self) -> Bench:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.run is not None:
+            self.run.stop(drain=False)
+
+    @property
+    def coordinator(self) -> Coordinator:
+        assert self.run is not None
+        return self.run.coordinator
+
+    def prepare(self, experiment: Experiment) -> None:
+        """Have the job run as the experiment wants it."""
+        if self._rate != experiment.rows_per_s:
+            self._send_job(experiment.rows_per_s, experiment.heartbeat_s)
+            self._rate = experiment.rows_per_s
+            self.epochs(WARM_EPOCHS, timeout_s=300)
+        elif self.coordinator.config.heartbeat_s != experiment.heartbeat_s:
+            self._replace_coordinator(heartbeat_s=experiment.heartbeat_s)
+            self.until(self.coordinator.adopt, 60, "the adoption of the running job")
+        self._switch(experiment.policies)
+
+    def _send_job(self, rate: int, heartbeat_s: float) -> None:
+        file = self.out / "jobs" / f"gu_{rate}.py"
+        file.write_text(
+            "from understudy.lab import gu_chain\n\n"
+            f"job = gu_chain.build(rows_per_s={rate}, epoch='{EPOCH_S:g}s')\n"
+        )
+        root = (self.out / "sinks" / str(rate)).resolve()
+        options = {"sink_root": str(root)}
+        self.sink = root / SINK
+        if self.run is None:
+            self.run = LocalRun(
+                file, self.out / "state", hosts=4, fresh=True, options=options, settings=FAST_START,
+                heartbeat_s=heartbeat_s, heartbeat_misses=MISSES, on_event=self.events.append,
+            )  # fmt: skip
+            self.run.start()
+        else:
+            self.coordinator._broadcast("reset", {})
+            folder = self.out / "state" / str(rate)
+            self._replace_coordinator(job_file=file, folder=folder, heartbeat_s=heartbeat_s, options=options)
+            self.coordinator.wait_for_hosts(4)
+            self.coordinator.begin()
+        self.coordinator.wait_until_running()
+
+    def _replace_coordinator(self, **changes: Any) -> None:
+        """Another coordinator at the same address; hosts notice nothing but its questions."""
+        assert self.run is not None
+        old = self.coordinator
+        old.close(exit_hosts=False)
+        config = replace(old.config, listen=old.address, **changes)
+        self.run.coordinator = Coordinator(config, self.events.append)
+
+    def _switch(self, policies: tuple[Policy, ...]) -> None:
+        """Give every unit its policy. From copies to checkpoints a unit goes through having neither, so that its
+        standby is always on the host that the job names."""
+        units = self.coordinator.failover.topology.units
+        for unit, wanted in zip(gu_chain.UNITS, policies, strict=True):
+            now = units[unit].policy
+            if now.protected and wanted.protected and now.standby_runs != wanted.standby_runs:
+                self.coordinator.switch(unit, none)
+        for unit, wanted in zip(gu_chain.UNITS, policies, strict=True):
+            if self.coordinator.failover.topology.units[unit].policy != wanted:
+                self.coordinator.switch(unit, wanted)
+
+        def settled() -> bool:
+            plans = self.coordinator.failover.plan.units
+            return all(
+                plans[unit].turn is None and len(plans[unit].ready) == policy.backups
+                for unit, policy in zip(gu_chain.UNITS, policies, strict=True)
+            )
+
+        self.until(settled, 180, "the change of policies")
+        for unit, policy in zip(gu_chain.UNITS, policies, strict=True):
+            if policy.standby_runs:
+                self.until(lambda unit=unit: self.armed(unit), 180, f"a copy of {unit!r} that runs")  # type: ignore[misc]
+
+    def until(self, condition: Callable[[], bool], timeout_s: float, what: str) -> None:
+        wait_for(lambda: self.coordinator.failure is not None or condition(), timeout_s, what)
+        self.coordinator.wait(0)
+
+    def epochs(self, count: int, timeout_s: float = 150.0) -> None:
+        """Until ``count`` more epochs have come out."""
+        goal = self._newest() + count
+        self.until(lambda: self._newest() >= goal, timeout_s, f"epoch {goal}")
+
+    def _newest(self) -> int:
+        return max((int(p.name.partition("=")[2]) for p in self.sink.glob("epoch=*")), default=-1)
+
+    def totals(self) -> Totals:
+        hosts = self.coordinator.status()["hosts"]
+        spent: dict[str, Counter[str]] = {unit: Counter() for unit in gu_chain.UNITS}
+        for about in hosts.values():
+            for unit, counts in about["checkpoints"].items():
+                spent[unit].update(counts)
+        received = {host: about["bytes"]["data"] + about["bytes"]["duplicate"] for host, about in hosts.items()}
+        return Totals(time.monotonic(), hosts[FIRST_HOST]["rows"][BEFORE_VICTIM], received, spent)
+
+    # -- failure
+
+    def stop_host(self) -> dict[str, Any]:
+        """Stop the second unit's host, wait until output flows again, and let the host go on."""
+        assert self.run is not None
+        self.until(lambda: self.armed(VICTIM), 180, f"a standby of {VICTIM!r} that is ready")
+        self.epochs(3)
+        host = self.run.host_of(VICTIM)
+        self.events.clear()
+        stopped_at = self.run.hosts.signal(host, signal.SIGSTOP)
+        try:
+            self.epochs(6)
+        finally:
+            self.run.hosts.signal(host, signal.SIGCONT)
+        arrivals = sorted(a for a in compare.arrivals(self.sink) if a[0] > stopped_at - 15 * EPOCH_S)
+        detected = next((e["t"] for e in self.events if e["kind"] == "host-lost"), None)
+        resumed = [e["t"] for e in self.events if e["kind"] == "running" and e.get("unit") == VICTIM]
+        times = compare.recovery(
+            arrivals, killed_at=stopped_at, detected_at=detected, resumed_at=max(resumed, default=None), epoch_s=EPOCH_S
+        )
+        self.until(lambda: host in self.coordinator.failover.alive, 60, f"the return of {host}")
+        # Meanwhile another host has become the standby. Without protection there is none, and the next policy will
+        # choose the host that has come back, because it is empty.
+        self.coordinator.switch(VICTIM, none)
+        received, trace = 0, []
+        for t, _, rows in arrivals:
+            received += rows
+            trace.append((round(t - stopped_at, 3), received))
+        return {
+            "detection_s": times.detection_s,
+            "redeployment_s": times.redeployment_s,
+            "reprocessing_s": times.reprocessing_s,
+            "total_s": times.silence_s,
+            "longest_pause_s": times.longest_silence_s,
+            "usual_pause_s": times.usual_gap_s,
+            "trace": trace,
+        }
+
+    def armed(self, unit: str) -> bool:
+        """The unit's standby holds its queries at the door, or runs them."""
+        time.sleep(0.5)  # hosts are asked, and answering takes them some work
+        standbys = self.coordinator.failover.plan.units[unit].ready
+        hosts = self.coordinator.status()["hosts"]
+        return bool(standbys) and all(
+            hosts[standbys[0]].get("stages", {}).get(f"{unit}{n}", {}).get("armed") for n in (1, 2)
+        )
+
+
+# -- experiments ---------------------------------------------------------------------------------------------------
+
+
+def perform(bench: Bench, experiment: Experiment) -> dict[str, Any]:
+    """Prepare, settle, measure and, where asked for, a failure."""
+    bench.prepare(experiment)
+    bench.events.clear()
+    bench.coordinator.wait(experiment.settle_s)
+    found: dict[str, Any] = {}
+    if experiment.measure_s:
+        victim = bench.run.host_of(VICTIM) if bench.run else ""
+        before = bench.totals()
+        bench.coordinator.wait(experiment.measure_s)
+        after = bench.totals()
+        synchronous = getattr(experiment.policies[0], "checkpoint", "") == "synchronous"
+        found = _found(before, after, victim, experiment.rows_per_s, synchronous=synchronous)
+    if lost := [e["text"] for e in bench.events if e["kind"] == "host-lost"]:
+        raise TimeoutError(f"a host was given up though nothing had been done to it ({lost[0]})")
+    if experiment.stop:
+        found |= bench.stop_host()
+    return found
+
+
+def _found(before: Totals, after: Totals, victim: str, rows_per_s: int, *, synchronous: bool) -> dict[str, Any]:
+    seconds = after.at - before.at
+    flow_s = (after.rows - before.rows) / rows_per_s  # a busy machine lags behind the source or catches up with it
+    got = {host: after.received[host] - before.received[host] for host in after.received}
+    # The third unit's hosts receive what the second sends, and one of them also the last unit's input. That is one
+    # stream's worth, as much as the second unit itself receives.
+    data = got[DOWNSTREAM_HOST] + got[FIRST_HOST] - got[victim]
+    spent = {unit: counts - before.spent[unit] for unit, counts in after.spent.items()}
+    whole: Counter[str] = sum(spent.values(), Counter())
+    found: dict[str, Any] = {
+        "seconds": seconds,
+        "flow_s": flow_s,
+        "data_bytes_per_s": data / flow_s,
+        "checkpoint_bytes_per_s": spent[VICTIM]["bytes"] / flow_s,
+        "bytes_per_s": (data + spent[VICTIM]["bytes"]) / flow_s,
+    }
+    if whole["checkpoints"]:
+        messages = whole["checkpoints"] / (2 if synchronous else 1)
+        found |= {
+            "mean_size": whole["bytes"] / messages,
+            "total_size": 100 / seconds * whole["bytes"],
+            "checkpoints": messages,
+            "mean_s": whole["seconds"] / whole["checkpoints"],
+        }
+    return found
+
+
+def measure(out: Path, measuring: Measuring, progress: Callable[[str, int, int], None]) -> tuple[list[Row], list[str]]:
+    """All experiments. Returns the rows of ``results.jsonl``, and what could not be measured, with the reason."""
+    experiments = plan(measuring)
+    rows: list[Row] = []
+    failures: list[str] = []
+    with Bench(out) as bench, open(out / "rows.jsonl", "w") as kept:
+        for number, experiment in enumerate(experiments):
+            progress(f"on hosts: {experiment.name}", number, len(experiments))
+            try:
+                found = perform(bench, experiment)
+            except (UnderstudyError, TimeoutError) as error:
+                failures.append(f"{experiment.name}: {error}")
+                if bench.run is None or bench.coordinator.failure is not None:
+                    break  # what has stopped will not run for the others either
+                continue
+            for row in _rows(experiment, found):
+                rows.append(row)
+                kept.write(json.dumps(row) + "\n")
+                kept.flush()
+        progress("on hosts", len(experiments), len(experiments))
+    return rows, failures
+
+
+def _rows(experiment: Experiment, found: dict[str, Any]) -> Iterator[Row]:
+    parameters = asdict(experiment)
+    parameters["policies"] = [policy.describe() for policy in experiment.policies]
+    parameters.pop("points")
+    for figure, series, x in experiment.points:
+        values = {name: value for name, value in found.items() if name != "trace" or figure == "6"}
+        about = {"figure": figure, "how": "measured", "series": series, "x": x, "parameters": parameters}
+        yield {**about, "values": values, "simulated": False}
