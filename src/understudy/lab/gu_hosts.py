@@ -198,6 +198,10 @@ class Bench:
             self.until(self.coordinator.adopt, 60, "the adoption of the running job")
         self._switch(experiment.policies)
 
+    def forget(self) -> None:
+        """Something went wrong with the job that runs: the next experiment begins with a new one."""
+        self._running = ()
+
     def _send_job(self, experiment: Experiment) -> None:
         self._sent += 1
         name = f"gu_{self._sent}"
@@ -275,7 +279,7 @@ class Bench:
     def stop_host(self) -> dict[str, Any]:
         """Stop the second unit's host, wait until output flows again, and let the host go on."""
         assert self.run is not None
-        self.until(lambda: self.armed(VICTIM), 180, f"a standby of {VICTIM!r} that is ready")
+        self.until(lambda: self.armed(VICTIM), 300, f"a standby of {VICTIM!r} that is ready")
         self.epochs(3)
         host = self.run.host_of(VICTIM)
         self.events.clear()
@@ -322,25 +326,21 @@ class Bench:
 
 
 def perform(bench: Bench, experiment: Experiment) -> dict[str, Any]:
-    """Prepare, settle, measure and, where asked for, a failure."""
+    """Prepare, settle and measure."""
     bench.prepare(experiment)
     bench.events.clear()
     bench.coordinator.wait(experiment.settle_s)
-    found: dict[str, Any] = {}
-    if experiment.measure_s:
-        victim = bench.run.host_of(VICTIM) if bench.run else ""
-        before = bench.totals()
-        begin = bench.newest()
-        bench.coordinator.wait(experiment.measure_s)
-        bench.until(lambda: bench.newest() >= begin + EPOCHS_MEASURED, 150, f"{EPOCHS_MEASURED} epochs to measure")
-        after = bench.totals()
-        synchronous = getattr(experiment.policies[0], "checkpoint", "") == "synchronous"
-        found = _found(before, after, victim, experiment.rows_per_s, synchronous=synchronous)
+    if not experiment.measure_s:
+        return {}
+    assert bench.run is not None
+    victim, before, begin = bench.run.host_of(VICTIM), bench.totals(), bench.newest()
+    bench.coordinator.wait(experiment.measure_s)
+    bench.until(lambda: bench.newest() >= begin + EPOCHS_MEASURED, 150, f"{EPOCHS_MEASURED} epochs to measure")
+    after = bench.totals()
     if lost := [e["text"] for e in bench.events if e["kind"] == "host-lost"]:
         raise TimeoutError(f"a host was given up though nothing had been done to it ({lost[0]})")
-    if experiment.stop:
-        found |= bench.stop_host()
-    return found
+    synchronous = getattr(experiment.policies[0], "checkpoint", "") == "synchronous"
+    return _found(before, after, victim, experiment.rows_per_s, synchronous=synchronous)
 
 
 def _found(before: Totals, after: Totals, victim: str, rows_per_s: int, *, synchronous: bool) -> dict[str, Any]:
@@ -378,13 +378,16 @@ def measure(out: Path, measuring: Measuring, progress: Callable[[str, int, int],
     with Bench(out) as bench, open(out / "rows.jsonl", "w") as kept:
         for number, experiment in enumerate(experiments):
             progress(f"on hosts: {experiment.name}", number, len(experiments))
+            found: dict[str, Any] = {}
             try:
-                found = perform(bench, experiment)
+                found |= perform(bench, experiment)
+                if experiment.stop:
+                    found |= bench.stop_host()
             except (UnderstudyError, TimeoutError) as error:
                 failures.append(f"{experiment.name}: {error}")
-                if bench.run is None or bench.coordinator.failure is not None:
-                    break  # what has stopped will not run for the others either
-                continue
+                bench.forget()
+                if bench.run is None:
+                    break  # no hosts, no experiments
             for row in _rows(experiment, found):
                 rows.append(row)
                 kept.write(json.dumps(row) + "\n")
@@ -393,11 +396,16 @@ def measure(out: Path, measuring: Measuring, progress: Callable[[str, int, int],
     return rows, failures
 
 
+_NEEDED = {"2-3": "mean_size", "4": "mean_s", "5": "bytes_per_s", "6": "trace", "7": "total_s", "8": "total_s"}
+"""Figure -> what must have been found for a point of it."""
+
+
 def _rows(experiment: Experiment, found: dict[str, Any]) -> Iterator[Row]:
     parameters = asdict(experiment)
     parameters["policies"] = [policy.describe() for policy in experiment.policies]
     parameters.pop("points")
     for figure, series, x in experiment.points:
-        values = {name: value for name, value in found.items() if name != "trace" or figure == "6"}
-        about = {"figure": figure, "how": "measured", "series": series, "x": x, "parameters": parameters}
-        yield {**about, "values": values, "simulated": False}
+        if found.get(_NEEDED[figure]) is not None:
+            values = {name: value for name, value in found.items() if name != "trace" or figure == "6"}
+            about = {"figure": figure, "how": "measured", "series": series, "x": x, "parameters": parameters}
+            yield {**about, "values": values, "simulated": False}
