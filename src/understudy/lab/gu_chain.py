@@ -6,11 +6,11 @@ output when they change: selectivity 1 (and 20 rows), and a state of 20 rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import understudy as us
-from understudy.core.policies import none
+from understudy.core.policies.spelling import parse
 
 KEYS = 20
 UNITS = ("one", "two", "three", "four")
@@ -20,13 +20,13 @@ STANDBYS = ("h3", "h4", "h1", "h3")
 all its streams cross hosts, before and after a failure, and it can fail again when the first host has come back."""
 
 
-def build(*, rows_per_s: float, epoch: str, sink: str = "out/gu") -> us.Job:
-    """Without protection at first; the source has its own, as all sources do."""
+def build(*, rows_per_s: float, epoch: str, policies: Sequence[str], sink: str = "out/gu") -> us.Job:
+    """One policy per unit, in words; the source has its own, as all sources do."""
     job = us.Job("gu", epoch=epoch)
     source = us.sources.rate(rows_per_second=rows_per_s, keys=KEYS)
     stream = job.source("source", source, host=HOSTS[0], standbys=STANDBYS[0])
-    for unit, host, standby in zip(UNITS, HOSTS, STANDBYS, strict=True):
-        with job.unit(unit, ha=none, host=host, standbys=standby):
+    for unit, host, standby, policy in zip(UNITS, HOSTS, STANDBYS, policies, strict=True):
+        with job.unit(unit, ha=parse(policy), host=host, standbys=standby):
             for number in (1, 2):
                 stage = job.stage(stream, name=f"{unit}{number}", output_mode="update")
                 stream = stage(_pass_on(first=unit == UNITS[0] and number == 1))

@@ -1,9 +1,10 @@
 """The experiments of Gu et al. 2009 on real hosts: four processes, each with a Spark of its own, on this machine.
 
-One job (``gu_chain``) runs per data rate. Between experiments its units are given other policies while it runs, and its
-coordinator is replaced by one with another heartbeat, so hosts and queries stay warm. A host *fails* by being stopped
-(SIGSTOP, with everything below it), so that only missing heartbeats tell, as when a machine loses its power; afterwards
-it is let go on, finds itself replaced, and becomes the standby.
+Hosts are started once. All checkpoint experiments at one data rate are one run of the job in ``gu_chain``: its units
+are given other policies while it runs, and its coordinator is replaced by one with another heartbeat. What has no
+checkpoints (no protection, active standby) is a run of its own on the same hosts, with their Spark still warm. A host
+*fails* by being stopped (SIGSTOP, with everything below it), so that only missing heartbeats tell, as when a machine
+loses its power; afterwards it is let go on, finds itself replaced, and becomes the standby.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 
 from understudy.cli import FAST_START
 from understudy.core.policies import ActiveStandby, PassiveStandby, Policy, none
+from understudy.core.policies.spelling import spell
 from understudy.errors import UnderstudyError
 from understudy.lab import gu_chain
 from understudy.lab.gu_claims import METHODS, Row
@@ -29,8 +31,10 @@ from understudy.verify import compare
 
 EPOCH_S = 2.0
 MISSES = 3
-WARM_EPOCHS = 20
+WARM_EPOCHS = 12
 """Epochs before anything is measured: by then every query has been compiled, and has caught up with the source."""
+EPOCHS_MEASURED = 8
+"""At least: a busy machine may not manage as many in the time that is meant for it."""
 VICTIM, FIRST_HOST, DOWNSTREAM_HOST = gu_chain.UNITS[1], gu_chain.HOSTS[0], gu_chain.HOSTS[2]
 BEFORE_VICTIM, SINK = f"{gu_chain.UNITS[0]}2", f"{gu_chain.UNITS[-1]}2"
 
@@ -163,7 +167,9 @@ class Bench:
         self.out = out
         self.run: LocalRun | None = None
         self.events: list[dict[str, Any]] = []
-        self._rate: int | None = None
+        self._running: tuple[Any, ...] = ()
+        """What tells the job that runs from others."""
+        self._sent = 0
         self.sink = Path()
 
     def __enter__(self) -> Bench:
@@ -180,34 +186,43 @@ class Bench:
 
     def prepare(self, experiment: Experiment) -> None:
         """Have the job run as the experiment wants it."""
-        if self._rate != experiment.rows_per_s:
-            self._send_job(experiment.rows_per_s, experiment.heartbeat_s)
-            self._rate = experiment.rows_per_s
+        checkpoints = all(isinstance(policy, PassiveStandby) for policy in experiment.policies)
+        wanted = (experiment.rows_per_s, checkpoints or experiment.policies)
+        if self._running != wanted:
+            self._running = ()
+            self._send_job(experiment)
+            self._running = wanted
             self.epochs(WARM_EPOCHS, timeout_s=300)
         elif self.coordinator.config.heartbeat_s != experiment.heartbeat_s:
             self._replace_coordinator(heartbeat_s=experiment.heartbeat_s)
             self.until(self.coordinator.adopt, 60, "the adoption of the running job")
         self._switch(experiment.policies)
 
-    def _send_job(self, rate: int, heartbeat_s: float) -> None:
-        file = self.out / "jobs" / f"gu_{rate}.py"
+    def forget(self) -> None:
+        """Something went wrong with the job that runs: the next experiment begins with a new one."""
+        self._running = ()
+
+    def _send_job(self, experiment: Experiment) -> None:
+        self._sent += 1
+        name = f"gu_{self._sent}"
+        file, root = self.out / "jobs" / f"{name}.py", (self.out / "sinks" / name).resolve()
+        policies = [spell(policy) for policy in experiment.policies]
         file.write_text(
             "from understudy.lab import gu_chain\n\n"
-            f"job = gu_chain.build(rows_per_s={rate}, epoch='{EPOCH_S:g}s')\n"
+            f"job = gu_chain.build(rows_per_s={experiment.rows_per_s}, epoch='{EPOCH_S:g}s', policies={policies})\n"
         )
-        root = (self.out / "sinks" / str(rate)).resolve()
         options = {"sink_root": str(root)}
         self.sink = root / SINK
         if self.run is None:
             self.run = LocalRun(
                 file, self.out / "state", hosts=4, fresh=True, options=options, settings=FAST_START,
-                heartbeat_s=heartbeat_s, heartbeat_misses=MISSES, on_event=self.events.append,
+                heartbeat_s=experiment.heartbeat_s, heartbeat_misses=MISSES, on_event=self.events.append,
             )  # fmt: skip
             self.run.start()
         else:
             self.coordinator._broadcast("reset", {})
-            folder = self.out / "state" / str(rate)
-            self._replace_coordinator(job_file=file, folder=folder, heartbeat_s=heartbeat_s, options=options)
+            changes = {"job_file": file, "folder": self.out / "state" / name, "options": options}
+            self._replace_coordinator(heartbeat_s=experiment.heartbeat_s, **changes)
             self.coordinator.wait_for_hosts(4)
             self.coordinator.begin()
         self.coordinator.wait_until_running()
@@ -221,13 +236,7 @@ class Bench:
         self.run.coordinator = Coordinator(config, self.events.append)
 
     def _switch(self, policies: tuple[Policy, ...]) -> None:
-        """Give every unit its policy. From copies to checkpoints a unit goes through having neither, so that its
-        standby is always on the host that the job names."""
-        units = self.coordinator.failover.topology.units
-        for unit, wanted in zip(gu_chain.UNITS, policies, strict=True):
-            now = units[unit].policy
-            if now.protected and wanted.protected and now.standby_runs != wanted.standby_runs:
-                self.coordinator.switch(unit, none)
+        """Give every unit its policy, and wait until it counts."""
         for unit, wanted in zip(gu_chain.UNITS, policies, strict=True):
             if self.coordinator.failover.topology.units[unit].policy != wanted:
                 self.coordinator.switch(unit, wanted)
@@ -250,10 +259,10 @@ class Bench:
 
     def epochs(self, count: int, timeout_s: float = 150.0) -> None:
         """Until ``count`` more epochs have come out."""
-        goal = self._newest() + count
-        self.until(lambda: self._newest() >= goal, timeout_s, f"epoch {goal}")
+        goal = self.newest() + count
+        self.until(lambda: self.newest() >= goal, timeout_s, f"epoch {goal}")
 
-    def _newest(self) -> int:
+    def newest(self) -> int:
         return max((int(p.name.partition("=")[2]) for p in self.sink.glob("epoch=*")), default=-1)
 
     def totals(self) -> Totals:
@@ -270,7 +279,7 @@ class Bench:
     def stop_host(self) -> dict[str, Any]:
         """Stop the second unit's host, wait until output flows again, and let the host go on."""
         assert self.run is not None
-        self.until(lambda: self.armed(VICTIM), 180, f"a standby of {VICTIM!r} that is ready")
+        self.until(lambda: self.armed(VICTIM), 300, f"a standby of {VICTIM!r} that is ready")
         self.epochs(3)
         host = self.run.host_of(VICTIM)
         self.events.clear()
@@ -317,23 +326,21 @@ class Bench:
 
 
 def perform(bench: Bench, experiment: Experiment) -> dict[str, Any]:
-    """Prepare, settle, measure and, where asked for, a failure."""
+    """Prepare, settle and measure."""
     bench.prepare(experiment)
     bench.events.clear()
     bench.coordinator.wait(experiment.settle_s)
-    found: dict[str, Any] = {}
-    if experiment.measure_s:
-        victim = bench.run.host_of(VICTIM) if bench.run else ""
-        before = bench.totals()
-        bench.coordinator.wait(experiment.measure_s)
-        after = bench.totals()
-        synchronous = getattr(experiment.policies[0], "checkpoint", "") == "synchronous"
-        found = _found(before, after, victim, experiment.rows_per_s, synchronous=synchronous)
+    if not experiment.measure_s:
+        return {}
+    assert bench.run is not None
+    victim, before, begin = bench.run.host_of(VICTIM), bench.totals(), bench.newest()
+    bench.coordinator.wait(experiment.measure_s)
+    bench.until(lambda: bench.newest() >= begin + EPOCHS_MEASURED, 150, f"{EPOCHS_MEASURED} epochs to measure")
+    after = bench.totals()
     if lost := [e["text"] for e in bench.events if e["kind"] == "host-lost"]:
         raise TimeoutError(f"a host was given up though nothing had been done to it ({lost[0]})")
-    if experiment.stop:
-        found |= bench.stop_host()
-    return found
+    synchronous = getattr(experiment.policies[0], "checkpoint", "") == "synchronous"
+    return _found(before, after, victim, experiment.rows_per_s, synchronous=synchronous)
 
 
 def _found(before: Totals, after: Totals, victim: str, rows_per_s: int, *, synchronous: bool) -> dict[str, Any]:
@@ -371,13 +378,16 @@ def measure(out: Path, measuring: Measuring, progress: Callable[[str, int, int],
     with Bench(out) as bench, open(out / "rows.jsonl", "w") as kept:
         for number, experiment in enumerate(experiments):
             progress(f"on hosts: {experiment.name}", number, len(experiments))
+            found: dict[str, Any] = {}
             try:
-                found = perform(bench, experiment)
+                found |= perform(bench, experiment)
+                if experiment.stop:
+                    found |= bench.stop_host()
             except (UnderstudyError, TimeoutError) as error:
                 failures.append(f"{experiment.name}: {error}")
-                if bench.run is None or bench.coordinator.failure is not None:
-                    break  # what has stopped will not run for the others either
-                continue
+                bench.forget()
+                if bench.run is None:
+                    break  # no hosts, no experiments
             for row in _rows(experiment, found):
                 rows.append(row)
                 kept.write(json.dumps(row) + "\n")
@@ -386,11 +396,16 @@ def measure(out: Path, measuring: Measuring, progress: Callable[[str, int, int],
     return rows, failures
 
 
+_NEEDED = {"2-3": "mean_size", "4": "mean_s", "5": "bytes_per_s", "6": "trace", "7": "total_s", "8": "total_s"}
+"""Figure -> what must have been found for a point of it."""
+
+
 def _rows(experiment: Experiment, found: dict[str, Any]) -> Iterator[Row]:
     parameters = asdict(experiment)
     parameters["policies"] = [policy.describe() for policy in experiment.policies]
     parameters.pop("points")
     for figure, series, x in experiment.points:
-        values = {name: value for name, value in found.items() if name != "trace" or figure == "6"}
-        about = {"figure": figure, "how": "measured", "series": series, "x": x, "parameters": parameters}
-        yield {**about, "values": values, "simulated": False}
+        if found.get(_NEEDED[figure]) is not None:
+            values = {name: value for name, value in found.items() if name != "trace" or figure == "6"}
+            about = {"figure": figure, "how": "measured", "series": series, "x": x, "parameters": parameters}
+            yield {**about, "values": values, "simulated": False}
