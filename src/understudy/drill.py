@@ -22,6 +22,8 @@ from understudy.verify import compare, report
 from understudy.verify.checkers import Written, check_sink
 
 HA_CATEGORIES = ("checkpoint", "ack", "heartbeat", "duplicate")
+IN_STEP = 2
+"""Epochs by which a copy may be behind its primary and still be called in step."""
 SETTLE_EPOCHS = 8
 """Epochs seen before any harm is done: by then every query is warm and every standby has its checkpoint."""
 
@@ -76,9 +78,23 @@ class Drill:
     # -- steps ------------------------------------------------------------------------------------------------------
 
     def settle(self, epochs: int = SETTLE_EPOCHS) -> None:
-        """Wait until all standbys are armed and ``epochs`` more epochs have come out."""
+        """Wait until all standbys are armed, copies have caught up, and ``epochs`` more epochs have come out."""
         self.coordinator.wait_until_running(armed=True)
+        if any(unit.policy.standby_runs for unit in self.coordinator.failover.topology.units.values()):
+            wait_for(self._in_step, 180, "copies to catch up", every_s=0.5)
         self.epochs(epochs)
+
+    def _in_step(self) -> bool:
+        """A copy that was just made is behind, and would have to catch up first if it were needed."""
+        self.coordinator.wait(0)
+        units, hosts = self.coordinator.failover.topology.units, self.coordinator.status()["hosts"].values()
+        running = {n: s for host in hosts for n, s in host.get("stages", {}).items() if s["role"] == "primary"}
+        return all(
+            (stage["checkpoint"] or -1) >= running[name]["committed"] - IN_STEP
+            for host in hosts
+            for name, stage in host.get("stages", {}).items()
+            if stage["role"] == "standby" and units[stage["unit"]].policy.standby_runs and name in running
+        )
 
     def epochs(self, count: int, timeout_s: float = 120.0) -> None:
         goal = self.newest() + count

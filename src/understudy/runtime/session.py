@@ -217,10 +217,10 @@ def _last_address(folder: Path) -> str:
         return "127.0.0.1:0"
 
 
-def wait_for(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
+def wait_for(condition: Callable[[], bool], timeout_s: float, what: str, *, every_s: float = 0.02) -> None:
     """Wait until ``condition``; for conditions that nobody announces (files of other processes)."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
             raise TimeoutError(f"{what} did not happen within {timeout_s:.0f} s")
-        time.sleep(0.02)
+        time.sleep(every_s)
