@@ -95,6 +95,10 @@ class UnitPlan(Standbys):
     def held_by(self, standbys: tuple[str, ...], since: tuple[int, ...], ready: tuple[str, ...]) -> UnitPlan:
         return replace(self, standbys=standbys, since=since, ready=ready)
 
+    def under(self, defined: Policy) -> Policy:
+        """What protects it, where the job says ``defined``."""
+        return defined if self.policy is None else parse(self.policy)
+
     @property
     def standby(self) -> str | None:
         """The first standby: the one that takes over."""

@@ -35,7 +35,7 @@ def count(job: SimJob, *, hosts: int, conditions: Conditions) -> int:
     """How many steps the story has when nothing goes wrong."""
     world = World(job, hosts=hosts, conditions=conditions)
     story = Story(0, "", "", hosts)
-    finish_and_judge(world, Saboteur(world, [], tolerates=1), story)
+    finish_and_judge(world, Saboteur(world, []), story)
     if story.wrong:
         raise AssertionError(f"wrong without any harm: {story.wrong}")
     return world.effects
@@ -63,7 +63,7 @@ def crash_at(job: SimJob, step: Step, *, hosts: int, conditions: Conditions, tel
     if tell:
         world.story = story.told
     world.crash_at[step.number, step.when] = _killer(world, step)
-    saboteur = Saboteur(world, [], tolerates=tolerance(job))
+    saboteur = Saboteur(world, [])
     finish_and_judge(world, saboteur, story)
     return story
 
