@@ -425,10 +425,15 @@ class Failover:
         return [*self._publish(changes), say, *says]
 
     def _turned(self, event: Turned, unit: UnitPlan) -> list[Effect]:
-        if unit.turn is None or unit.turn.serial != event.serial or unit.primary not in self.alive:
+        if unit.turn is None or unit.turn.serial != event.serial:
             return []
         changes = {event.unit: self._finish_turn(event.unit, unit)}
-        return [*self._publish(changes), self._say_switched(event.unit)]
+        says: list[Effect] = [self._say_switched(event.unit)]
+        if unit.primary not in self.alive:  # the news overtook the loss of the primary
+            successor, restarted = self._succeed(event.unit, changes[event.unit], {})
+            changes[event.unit] = successor or changes[event.unit]
+            says.append(restarted)
+        return [*self._publish(changes), *says]
 
     def _switch(self, event: Switch) -> list[Effect]:
         unit, new = self.plan.units[event.unit], event.policy
@@ -437,8 +442,11 @@ class Failover:
             text = f"{event.unit}: cannot change its policy while it waits for a host; try again when it runs"
             return [Say("not-switched", text, event.unit)]
         if new == now:
+            if unit.turn is None:
+                return [self._say_switched(event.unit)]
             changes = {event.unit: replace(unit, turn=None)}
-            return [*(self._publish(changes) if unit.turn else ()), self._say_switched(event.unit)]
+            says = self._fill_standbys(changes)  # where the old one had made room
+            return [*self._publish(changes), self._say_switched(event.unit), *says]
         turn = Turn(policy=spell(new), serial=self.plan.serial + 1)
         if _alike(now, new):  # who stands by now can go on doing so
             unit = unit.only([*unit.ready, *(s for s in unit.standbys if s not in unit.ready)][: new.backups])

@@ -177,8 +177,9 @@ class Roles:
     def _become_primary(self, unit: str, stage: str, mine: Any, generation: int, start: str) -> None:
         folder = self._stage_folder(stage)
         print(f"{time.time():.3f} {stage}: becoming primary of generation {generation} from {start}", flush=True)
-        if isinstance(mine, PRIMARIES):
-            self.discard(stage, mine)  # fenced by its own next generation: begins again from what is held
+        if isinstance(mine, PRIMARIES) or start != "held":
+            # Fenced by its own next generation; or it was being made a standby, and does not count as one yet.
+            self.discard(stage, mine)
             mine = None
         if isinstance(mine, (ActiveStandbyStage, StandbyStage)):
             copy = mine.take_copy()

@@ -191,7 +191,7 @@ class Host(Node):
 
     def _become_primary(self, name: str, mine: Unit | SourceUnit | None, wanted: UnitPlan) -> Unit | SourceUnit:
         self.tell(f"becomes primary {wanted.generation} of {name} from {wanted.start}")
-        if mine is not None and not mine.primary:
+        if mine is not None and not mine.primary and wanted.start == "held":
             unit = mine
             unit.promote(wanted.generation)
         else:
