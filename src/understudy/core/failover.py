@@ -547,7 +547,9 @@ class Failover:
                 changes[name], more = self._advance_turn(name, {**self.plan.units, **changes}, unit)
                 says += more
                 unit, shape = changes[name], self.topology.units[name]
-            if unit.turn is not None or len(unit.standbys) >= shape.policy.backups:
+            if unit.turn is not None and parse(unit.turn.policy).backups:
+                continue  # those to come are near
+            if len(unit.standbys) >= shape.policy.backups:
                 continue
             filled = self._add_standbys(name, {**self.plan.units, **changes}, unit)
             for standby in filled.standbys[len(unit.standbys) :]:

@@ -100,10 +100,13 @@ class Saboteur:
         noticed is heard of twice, but died once."""
         if event.host not in self.world.coordinator.failover.alive:
             return False
+        host = self.world.hosts[event.host]
+        known = self._counted_at.get(event.host, -1.0) >= host.died_at
         if isinstance(event, failover.HostJoined):
-            known = self._counted_at.get(event.host, -1.0) >= self.world.hosts[event.host].died_at
             if event.returned or known:
                 return False
+        elif known and not host.alive:
+            return False
         self._counted_at[event.host] = self.world.engine.now
         return True
 

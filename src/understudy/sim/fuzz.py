@@ -87,10 +87,14 @@ def job_of(
     return SimJob(Topology.build(stages, shapes), span)
 
 
-def uniform(stages: list[StageShape], policy: Policy, *, span: int = 3, units: dict[str, str] | None = None) -> SimJob:
-    """Every unit under the same policy. Replay needs states that let go of old input."""
+def uniform(
+    stages: list[StageShape], policy: Policy, *, span: int | None = None, units: dict[str, str] | None = None
+) -> SimJob:
+    """Every unit under the same policy. Replay needs states that let go of old input: by default after three epochs."""
     names = {(units or {}).get(s.name, s.name) for s in stages if s.inputs}
-    spans = {s.name: (span if policy.recovery == "replay" else 0) for s in stages if s.inputs}
+    if span is None:
+        span = 3 if policy.recovery == "replay" else 0
+    spans = {s.name: span for s in stages if s.inputs}
     return job_of(stages, dict.fromkeys(names, policy), span=spans, units=units)
 
 
@@ -208,10 +212,13 @@ def play(seed: int, *, tell: bool = False) -> Story:
     if seed % 5 == 1:  # chosen apart from all else, so that no seed came to mean another story when monitors came
         job = _with_monitors(job, random.Random(f"monitors of {seed}"), hosts)
     faults = _random_faults(chance, conditions)
-    world = World(job, hosts=hosts, seed=chance.getrandbits(32), conditions=conditions)
     switches: list[Switching] = []
     if seed % 5 in (1, 2):  # as with monitors
-        switches = _random_switches(random.Random(f"switches of {seed}"), job, conditions, faults)
+        apart = random.Random(f"switches of {seed}")
+        switches = _random_switches(apart, job, conditions, faults)
+        # Now and then state is so slow to move that epochs go by meanwhile.
+        conditions = replace(conditions, disk_s=apart.choice([0.002, 0.05, 0.2]), delay_s=apart.choice([0.001, 0.02]))
+    world = World(job, hosts=hosts, seed=chance.getrandbits(32), conditions=conditions)
     if tell:
         world.story = story.told
     finish_and_judge(world, Saboteur(world, faults, switches), story)
@@ -239,7 +246,7 @@ def finish(world: World, saboteur: Saboteur) -> None:
         deadline = engine.now + SETTLE_S
         while engine.now < deadline and not done(world):
             engine.run(engine.now + 0.5)
-        if not undrained(world) and not unturned(world):
+        if done(world) and not undrained(world) and not unturned(world):
             return
 
 
