@@ -122,6 +122,12 @@ def test_the_policy_that_it_has_already_ends_a_turn() -> None:
     assert done(machine, TO_ACTIVE, Switch("u", PASSIVE)) == "#3 1:A/B1+ fresh | switched"
 
 
+def test_the_policy_that_it_is_changing_to_already_changes_nothing() -> None:
+    machine = after(begun(PASSIVE, "AB"), TO_REPLAY)
+    assert done(machine, TO_REPLAY) == "switching"
+    assert done(machine, Turned("u", 1, 2)) == "#3 1:A/- fresh under upstream-backup | switched", "it still counts"
+
+
 def test_a_change_of_mind_fills_the_room_that_was_made() -> None:
     machine = after(begun(PASSIVE, "AB"), TO_ACTIVE)
     assert done(machine, Switch("u", PASSIVE)) == "#3 1:A/B3 fresh | switched | new-standby B"

@@ -448,6 +448,8 @@ class Failover:
             says = self._fill_standbys(changes)  # where the old one had made room
             return [*self._publish(changes), self._say_switched(event.unit), *says]
         turn = Turn(policy=spell(new), serial=self.plan.serial + 1)
+        if unit.turn is not None and unit.turn.policy == turn.policy:
+            return [Say("switching", f"{event.unit}: is changing to {new.describe()} already", event.unit)]
         if _alike(now, new):  # who stands by now can go on doing so
             unit = unit.only([*unit.ready, *(s for s in unit.standbys if s not in unit.ready)][: new.backups])
             turn = turn.held_by(unit.standbys, unit.since, unit.ready)
