@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from protections import EVENTS, PATIENT, Table, at, check_pair, play
 
 from understudy.core.policies import none
-from understudy.core.policies.base import AckUpstream, Effect, Committed, StageRole
+from understudy.core.policies.base import AckUpstream, Committed, Effect, StageRole
 from understudy.core.policies.none import Unprotected
 
 
@@ -19,7 +19,7 @@ def stage(start: int) -> Unprotected:
 
 
 def test_input_is_acknowledged_when_it_was_processed() -> None:
-    """Gu et al. 2009, Section 3.1: a PE without HA protection may acknowledge upon receipt of new data. Here it does not
+    """Gu et al. 2009, Section 3.1: a PE without HA protection may acknowledge upon receipt of data. Here it does not
     let go of more than its state has, so that another policy can begin from there at any time."""
     play(
         stage(3),
