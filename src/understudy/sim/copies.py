@@ -141,8 +141,6 @@ class Copy:
             return
         self.received[stream] = epoch
         self.read[stream, epoch] = value
-        if self.unit.wants_received:
-            self.unit.note(base.Received(self.name, min(self.received.values())))
         self.ask(stream)
         self.try_run()
 

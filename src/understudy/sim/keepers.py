@@ -131,7 +131,8 @@ class Keeper:
                 if copy.acks is not acks:
                     self.unit.allow(copy)
             self.unit.send_ack(copy, stream)
-        self._perhaps_turned()
+        if self._turn is not None:
+            self._perhaps_turned()
 
     def _perhaps_turned(self) -> None:
         if self._turn is not None and self._producers_keep_enough():

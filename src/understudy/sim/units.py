@@ -32,9 +32,8 @@ class Unit(Member):
         self.copies: dict[str, Copy] = {}
         self.keepers: tuple[Keeper, ...] = ()
         """What protects it as a primary: one keeper; a second one while it changes to another policy."""
-        self.wants_received = False
         self.levels = 0
-        """What the keepers ask for."""
+        """Of acknowledgements that the keepers want to hear of."""
         self.orders = 0
         """Checkpoints sent so far."""
         self._newest_order: dict[str, tuple[int, int]] = {}
@@ -171,7 +170,6 @@ class Unit(Member):
             if keeper not in self.keepers:
                 keeper.stop()
         self.levels = max(keeper.levels for keeper in self.keepers)
-        self.wants_received = not all(policy.protected for policy in policies)
         for copy in self.copies.values():
             self.allow(copy)
             copy.try_run()
