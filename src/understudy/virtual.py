@@ -79,14 +79,14 @@ def fuzz(
 def _try_steps(processes: int, out: Path) -> None:
     from concurrent.futures import ProcessPoolExecutor
 
-    from understudy.sim.steps import PLACES, crash_everywhere
+    from understudy.sim.steps import PLACES, TURNS, crash_everywhere
 
     tried: dict[str, int] = {}
     wrong: list[str] = []
     with _bar() as bar, ProcessPoolExecutor(max_workers=processes) as pool:
-        task = bar.add_task("stories", total=len(PLACES))
-        for place, count, found in pool.map(crash_everywhere, PLACES):
-            tried[f"{place.policy} {place.shape}"] = count
+        task = bar.add_task("stories", total=len(PLACES) + len(TURNS))
+        for place, count, found in pool.map(crash_everywhere, [*PLACES, *TURNS]):
+            tried[str(place)] = count
             wrong += found
             bar.update(task, advance=1, description=f"{sum(tried.values()):,} crashes ({len(wrong)} wrong)")
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -107,7 +107,7 @@ def test_upstream_backup_counts_when_the_producers_keep_enough() -> None:
 
 def test_until_then_its_standby_takes_over() -> None:
     machine = after(begun(PASSIVE, "AB"), TO_REPLAY)
-    assert done(machine, lost("A")) == "#3 2:B/- held => upstream-backup/- | host-lost A | promoted B"
+    assert done(machine, lost("A")) == "#3 2:B/- held => upstream-backup/- | host-lost A | promoted B | unprotected"
     assert done(machine, Turned("u", 2, 3)).startswith("#4 2:B/- held under upstream-backup")
 
 
@@ -120,6 +120,27 @@ def test_the_policy_that_it_has_already_ends_a_turn() -> None:
     machine = begun(PASSIVE, "ABC")
     assert done(machine, Switch("u", PASSIVE)) == "switched"
     assert done(machine, TO_ACTIVE, Switch("u", PASSIVE)) == "#3 1:A/B1+ fresh | switched"
+
+
+def test_the_policy_that_it_is_changing_to_already_changes_nothing() -> None:
+    machine = after(begun(PASSIVE, "AB"), TO_REPLAY)
+    assert done(machine, TO_REPLAY) == "switching"
+    assert done(machine, Turned("u", 1, 2)) == "#3 1:A/- fresh under upstream-backup | switched", "it still counts"
+
+
+def test_a_change_of_mind_fills_the_room_that_was_made() -> None:
+    machine = after(begun(PASSIVE, "AB"), TO_ACTIVE)
+    assert done(machine, Switch("u", PASSIVE)) == "#3 1:A/B3 fresh | switched | new-standby B"
+
+
+def test_while_producers_are_waited_for_a_lost_standby_is_replaced() -> None:
+    machine = after(begun(PASSIVE, "ABC"), TO_REPLAY)
+    assert done(machine, lost("B")) == "#3 1:A/C3 fresh => upstream-backup/- | host-lost B | new-standby C"
+
+
+def test_the_news_that_producers_keep_enough_may_overtake_the_loss_of_the_primary() -> None:
+    machine = after(begun(PASSIVE, "AB"), TO_REPLAY, lost("B"), HostJoined("C"), lost("A"))
+    assert done(machine, Turned("u", 1, 2)) == "#5 2:C/- replay under upstream-backup | switched | restarted C"
 
 
 def test_a_unit_that_waits_cannot_be_switched() -> None:

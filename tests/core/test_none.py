@@ -1,4 +1,4 @@
-"""No protection: acknowledge on receipt, keep nothing."""
+"""No protection: acknowledge what was processed, keep nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from protections import EVENTS, PATIENT, Table, at, check_pair, play
 
 from understudy.core.policies import none
-from understudy.core.policies.base import AckUpstream, Effect, Received, StageRole
+from understudy.core.policies.base import AckUpstream, Committed, Effect, StageRole
 from understudy.core.policies.none import Unprotected
 
 
@@ -18,23 +18,24 @@ def stage(start: int) -> Unprotected:
     return none.protect([StageRole("s", start)])
 
 
-def test_input_is_acknowledged_on_receipt() -> None:
-    """Gu et al. 2009, Section 3.1: a PE without HA protection may acknowledge upon receipt of new data."""
+def test_input_is_acknowledged_when_it_was_processed() -> None:
+    """Gu et al. 2009, Section 3.1: a PE without HA protection may acknowledge upon receipt of data. Here it does not
+    let go of more than its state has, so that another policy can begin from there at any time."""
     play(
         stage(3),
-        (0, Received("s", 3), []),
-        (0, Received("s", 4), [AckUpstream("s", 4)]),
-        (0, Received("s", 4), []),
-        (0, Received("s", 9), [AckUpstream("s", 9)]),
-        (0, Received("s", 5), []),
+        (0, Committed("s", 3), []),
+        (0, Committed("s", 4), [AckUpstream("s", 4)]),
+        (0, Committed("s", 4), []),
+        (0, Committed("s", 9), [AckUpstream("s", 9)]),
+        (0, Committed("s", 5), []),
     )
 
 
 TABLE: Table = {
-    "behind": (lambda: stage(6), {"received": "ack 7"}),
-    "has received it": (lambda: stage(7), {}),
-    "has acknowledged it": (lambda: at(stage(5), 0, Received("s", 7)), {}),
-    "ahead": (lambda: at(stage(5), 0, Received("s", 9)), {}),
+    "behind": (lambda: stage(6), {"committed": "ack 10"}),
+    "has processed it": (lambda: stage(10), {}),
+    "has acknowledged it": (lambda: at(stage(5), 0, Committed("s", 10)), {}),
+    "ahead": (lambda: at(stage(5), 0, Committed("s", 12)), {}),
 }
 
 
@@ -63,5 +64,5 @@ def test_each_stage_acks_each_new_high_once(a: int, b: int, received: list[tuple
     heard = {"a": [a], "b": [b]}
     for name, epoch in received:
         expected: list[Effect] = [AckUpstream(name, epoch)] if epoch > max(heard[name]) else []
-        assert machine.handle(Received(name, epoch), 0.0) == expected
+        assert machine.handle(Committed(name, epoch), 0.0) == expected
         heard[name].append(epoch)

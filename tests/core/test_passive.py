@@ -389,3 +389,17 @@ def test_the_policy_chooses_the_machine() -> None:
     together = PassiveStandby(checkpoint="synchronous", every="3s").protect(roles)
     assert isinstance(together, Synchronous) and together.every_s == 3
     assert isinstance(Hybrid().protect(roles), Separate), "hybrid is passive until somebody is suspected"
+
+
+def test_sweeping_that_begins_in_the_middle_takes_the_output_along_once() -> None:
+    """The stage ran before, and its consumers are done with epoch 4 only."""
+    play(
+        PassiveStandby(every="10s").protect([StageRole("s", 7, trimmed=4)]),
+        (0, standbys("b"), [Capture("s", "b", 7, queue=True)]),
+        (1, Pasted("s", "b", 7), []),
+        (2, Committed("s", 9), []),
+        (3, trimmed(6), []),
+        (4, trimmed(8), []),
+        (10, Tick(), [Capture("s", "b", 8, queue=False)]),
+        (11, Pasted("s", "b", 8), []),
+    )

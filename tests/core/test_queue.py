@@ -360,3 +360,16 @@ def test_the_queue_agrees_with_one_that_remembers_everything(
             assert queue.trimmed <= progress.acked <= progress.received
         assert queue.first <= queue.next
         assert queue.trimmed < queue.first or queue.first == queue.next
+
+
+def test_what_a_consumer_was_given_is_known_beyond_its_generation() -> None:
+    """A successor without state begins after it, however often it asks; what was only received keeps nothing safe."""
+    queue = OutputQueue(["a"])
+    for epoch in range(8):
+        queue.append(epoch)
+    queue.hears("a", 1, near=False)
+    queue.request("a", 6)
+    queue.ack("a", 2)
+    for _ in range(2):
+        assert queue.hears("a", 2, near=False)
+        assert (queue.progress["a"].given, queue.progress["a"].received) == (5, 2)

@@ -78,7 +78,7 @@ def complaints(job: Callable[[], SimJob], kind: str, *, hosts: int = 4, stories:
         world = World(job(), hosts=hosts, seed=seed, conditions=Conditions(epochs=20))
         faults = [Fault(kind, 0.4 + 0.037 * seed, 1.0, seed)]
         story = Story(seed, "", "", hosts)
-        finish_and_judge(world, Saboteur(world, faults, tolerates=1), story)
+        finish_and_judge(world, Saboteur(world, faults), story)
         found += story.wrong
     return found
 

@@ -40,7 +40,7 @@ def primary(world: World, unit: str) -> str | None:
 
 
 def end(world: World) -> None:
-    finish(world, Saboteur(world, [], tolerates=1))
+    finish(world, Saboteur(world, []))
     assert judge(world) == []
     assert len(world.coordinator.failover.alive) == len(world.hosts), "everybody is back"
 

@@ -12,7 +12,7 @@ import pytest
 
 from understudy.core.policies import ActiveStandby, PassiveStandby, Policy, UpstreamBackup
 from understudy.sim.checks import judge
-from understudy.sim.faults import KINDS, Fault, Saboteur
+from understudy.sim.faults import KINDS, SWITCH, Fault, Saboteur
 from understudy.sim.fuzz import (
     POLICIES,
     SHAPES,
@@ -26,7 +26,7 @@ from understudy.sim.fuzz import (
     uniform,
 )
 from understudy.sim.nodes import Conditions, World
-from understudy.sim.steps import PLACES, SHORT, Place, Step, crash_at, crash_everywhere
+from understudy.sim.steps import PLACES, Place, Step, crash_everywhere
 
 PROTECTED = {name: policy for name, policy in POLICIES.items() if policy.protected}
 
@@ -60,7 +60,7 @@ def said(world: World, text: str) -> bool:
 def test_without_harm_all_is_well(policy: str, shape: str) -> None:
     world = world_of(POLICIES[policy], shape)
     story = Story(0, policy, shape, 0)
-    finish_and_judge(world, Saboteur(world, [], tolerates=1), story)
+    finish_and_judge(world, Saboteur(world, []), story)
     assert story.wrong == [] and not story.beyond
     assert not any("lost" in line for _, line in world.story or [])
 
@@ -73,7 +73,7 @@ def test_a_killed_primary_costs_nothing(policy: str, units: dict[str, str] | Non
     unit = "ab" if units else "a"
     victim = primary(world, unit)
     world.hosts[victim].crash()
-    finish(world, Saboteur(world, [], tolerates=1))
+    finish(world, Saboteur(world, []))
     assert judge(world) == []
     assert primary(world, unit) != victim
 
@@ -82,7 +82,7 @@ def test_without_protection_rows_are_lost_and_the_job_goes_on() -> None:
     world = world_of(POLICIES["none"])
     world.engine.run(1.5)
     world.hosts[primary(world, "a")].crash()
-    finish(world, Saboteur(world, [], tolerates=1))
+    finish(world, Saboteur(world, []))
     wrong = judge(world)
     assert wrong and all("different" in text or "lost" in text for text in wrong)
     assert world.epochs - 1 in world.sinks["sink:out-b"].values
@@ -112,7 +112,7 @@ def test_a_hybrid_standby_rises_and_stands_down() -> None:
     host = world.hosts[primary(world, "a")]
     host.pause()
     world.engine.after(0.2, host.resume)  # one heartbeat is missed, not three
-    finish(world, Saboteur(world, [], tolerates=1))
+    finish(world, Saboteur(world, []))
     assert said(world, "a: h") and said(world, "starts to run") and said(world, "stands down")
     assert not said(world, "takes over")
     assert judge(world) == []
@@ -124,7 +124,7 @@ def test_a_paused_primary_that_wakes_up_is_fenced_and_rejoins() -> None:
     host = world.hosts[primary(world, "b")]
     host.pause()
     world.engine.after(1.0, host.resume)
-    finish(world, Saboteur(world, [], tolerates=1))
+    finish(world, Saboteur(world, []))
     assert said(world, "b: h") and said(world, "takes over")
     assert judge(world) == []
     generations = [w.generation for w in world.sinks["sink:out-b"].written]
@@ -139,7 +139,7 @@ def test_a_coordinator_that_dies_is_not_missed_until_somebody_else_does() -> Non
     world.hosts[primary_journalled(world, "a")].crash()
     world.engine.run(2.5)
     world.coordinator.restart()
-    finish(world, Saboteur(world, [], tolerates=1))
+    finish(world, Saboteur(world, []))
     assert judge(world) == [] and said(world, "a: h") and said(world, "takes over plan")
 
 
@@ -162,7 +162,7 @@ def test_a_plan_made_for_an_earlier_process_is_not_obeyed() -> None:
     world.coordinator.restart()
     world.engine.run(1.21)
     assert not victim.units
-    finish(world, Saboteur(world, [], tolerates=1))
+    finish(world, Saboteur(world, []))
     assert judge(world) == []
 
 
@@ -175,7 +175,7 @@ def test_two_neighbours_at_once_are_too_many_for_upstream_backup_with_k_1() -> N
     world.engine.run(1.5)
     hosts = {primary(world, "a"), primary(world, "b")}
     assert len(hosts) == 2
-    saboteur = Saboteur(world, [], tolerates=1)
+    saboteur = Saboteur(world, [])
     for host in hosts:
         world.hosts[host].crash()
     finish(world, saboteur)
@@ -186,7 +186,7 @@ def test_two_neighbours_at_once_are_too_many_for_upstream_backup_with_k_1() -> N
 def test_two_neighbours_at_once_are_not_too_many_with_k_2() -> None:
     world = world_of(UpstreamBackup(k=2))
     world.engine.run(1.5)
-    saboteur = Saboteur(world, [], tolerates=2)
+    saboteur = Saboteur(world, [])
     for host in {primary(world, "a"), primary(world, "b")}:
         world.hosts[host].crash()
     finish(world, saboteur)
@@ -198,7 +198,7 @@ def test_a_primary_and_its_standby_for_good_are_too_many(policy: Policy) -> None
     world = world_of(policy)
     world.engine.run(1.5)
     unit = world.coordinator.failover.plan.units["a"]
-    saboteur = Saboteur(world, [], tolerates=1)
+    saboteur = Saboteur(world, [])
     for host in (unit.primary, *unit.standbys):
         assert host is not None
         world.hosts[host].crash()
@@ -219,7 +219,7 @@ def test_a_primary_and_one_of_two_standbys_for_good_are_not(policy: Policy) -> N
     for host in (unit.primary, unit.standbys[0]):
         assert host is not None
         world.hosts[host].crash()
-    finish(world, Saboteur(world, [], tolerates=2))
+    finish(world, Saboteur(world, []))
     assert judge(world) == []
     assert primary(world, "a") == unit.standbys[1]
 
@@ -236,15 +236,14 @@ def test_a_crash_at_every_step(place: Place) -> None:
 
 
 def test_a_crash_at_a_step_can_be_told() -> None:
-    job = uniform(SHAPES["chain"], POLICIES["sweeping"])
-    story = crash_at(job, Step(12, "before"), hosts=4, conditions=SHORT, tell=True)
+    _, story = Place("sweeping", "chain").story(Step(12, "before"), tell=True)
     assert any("DIES" in text for _, text in story.told)
 
 
 def test_a_swarm_of_random_stories() -> None:
     tally = play_many(range(700))
     assert [(s.seed, s.wrong[0]) for s in tally.failed] == []
-    assert set(tally.faults) == set(KINDS), "every kind of fault was tried"
+    assert set(tally.faults) == {*KINDS, SWITCH}, "every kind of fault was tried"
     assert set(tally.policies) == {*POLICIES, "mixed"}
     assert tally.beyond < tally.schedules // 10
 
@@ -307,7 +306,7 @@ def test_impossible_conditions_are_refused(field: str, value: float) -> None:
 def test_a_fault_waits_until_the_job_has_settled() -> None:
     world = world_of(POLICIES["sweeping"])
     faults = [Fault("kill", 1.0, 0.2, 0), Fault("kill", 1.05, 0.2, 1)]
-    saboteur = Saboteur(world, faults, tolerates=1)
+    saboteur = Saboteur(world, faults)
     finish(world, saboteur)
     deaths = [t for t, line in world.story or [] if "DIES" in line]
     assert len(deaths) == 2 and deaths[1] - deaths[0] > 0.3

@@ -64,7 +64,7 @@ def test_a_story_that_goes_wrong_names_its_seed_and_how_to_have_it_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = fuzz.judge
-    monkeypatch.setattr(fuzz, "judge", lambda world: [*right(world), "epoch 3 is different"])
+    monkeypatch.setattr(fuzz, "judge", lambda world, *rest: [*right(world, *rest), "epoch 3 is different"])
     found = run("fuzz", "--seeds", 3, "--seed", 5, "--processes", 1, "--out", tmp_path / "fuzz.json")
     assert isinstance(found.exception, DrillFailed)
     assert "understudy fuzz --seeds 1 --seed 5" in str(found.exception)

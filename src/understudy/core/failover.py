@@ -95,6 +95,10 @@ class UnitPlan(Standbys):
     def held_by(self, standbys: tuple[str, ...], since: tuple[int, ...], ready: tuple[str, ...]) -> UnitPlan:
         return replace(self, standbys=standbys, since=since, ready=ready)
 
+    def under(self, defined: Policy) -> Policy:
+        """What protects it, where the job says ``defined``."""
+        return defined if self.policy is None else parse(self.policy)
+
     @property
     def standby(self) -> str | None:
         """The first standby: the one that takes over."""
@@ -421,10 +425,15 @@ class Failover:
         return [*self._publish(changes), say, *says]
 
     def _turned(self, event: Turned, unit: UnitPlan) -> list[Effect]:
-        if unit.turn is None or unit.turn.serial != event.serial or unit.primary not in self.alive:
+        if unit.turn is None or unit.turn.serial != event.serial:
             return []
         changes = {event.unit: self._finish_turn(event.unit, unit)}
-        return [*self._publish(changes), self._say_switched(event.unit)]
+        says: list[Effect] = [self._say_switched(event.unit)]
+        if unit.primary not in self.alive:  # the news overtook the loss of the primary
+            successor, restarted = self._succeed(event.unit, changes[event.unit], {})
+            changes[event.unit] = successor or changes[event.unit]
+            says.append(restarted)
+        return [*self._publish(changes), *says]
 
     def _switch(self, event: Switch) -> list[Effect]:
         unit, new = self.plan.units[event.unit], event.policy
@@ -433,9 +442,14 @@ class Failover:
             text = f"{event.unit}: cannot change its policy while it waits for a host; try again when it runs"
             return [Say("not-switched", text, event.unit)]
         if new == now:
+            if unit.turn is None:
+                return [self._say_switched(event.unit)]
             changes = {event.unit: replace(unit, turn=None)}
-            return [*(self._publish(changes) if unit.turn else ()), self._say_switched(event.unit)]
+            says = self._fill_standbys(changes)  # where the old one had made room
+            return [*self._publish(changes), self._say_switched(event.unit), *says]
         turn = Turn(policy=spell(new), serial=self.plan.serial + 1)
+        if unit.turn is not None and unit.turn.policy == turn.policy:
+            return [Say("switching", f"{event.unit}: is changing to {new.describe()} already", event.unit)]
         if _alike(now, new):  # who stands by now can go on doing so
             unit = unit.only([*unit.ready, *(s for s in unit.standbys if s not in unit.ready)][: new.backups])
             turn = turn.held_by(unit.standbys, unit.since, unit.ready)
@@ -535,7 +549,9 @@ class Failover:
                 changes[name], more = self._advance_turn(name, {**self.plan.units, **changes}, unit)
                 says += more
                 unit, shape = changes[name], self.topology.units[name]
-            if unit.turn is not None or len(unit.standbys) >= shape.policy.backups:
+            if unit.turn is not None and parse(unit.turn.policy).backups:
+                continue  # those to come are near
+            if len(unit.standbys) >= shape.policy.backups:
                 continue
             filled = self._add_standbys(name, {**self.plan.units, **changes}, unit)
             for standby in filled.standbys[len(unit.standbys) :]:

@@ -31,6 +31,12 @@ class Progress:
     generation: int = 0
     """The newest generation of the consumer that has spoken. Where it begins depends on what the queue held then, so
     nothing that an older one still says may change that."""
+    _given: int = -1
+
+    @property
+    def given(self) -> int:
+        """The newest epoch that any generation of it was given."""
+        return max(self._given, self.received)
 
     def at(self, level: int) -> int:
         """What it has acknowledged at ``level``. A consumer that does not speak a level needs all that it has not
@@ -77,6 +83,7 @@ class OutputQueue:
             return False
         if generation > progress.generation:
             # What its predecessor had, and passed on, is gone with it.
+            progress._given = progress.given
             progress.generation, progress.received, progress.levels = generation, progress.acked, {}
         progress.near = near
         return True

@@ -77,13 +77,13 @@ class Topology:
         """True when only sinks (or nobody) read the stage's stream: its checkpoints go by timer and start a sweep."""
         return not any(stage in s.inputs for s in self.stages.values())
 
-    def shares_fate(self, stage: str, stream: str, hosts: Mapping[str, str | None]) -> bool:
+    def shares_fate(self, stage: str, stream: str, hosts: Mapping[str, str | None], k: int | None = None) -> bool:
         """Whether ``stage`` adds no host to those that may fail together with the producer of ``stream``: it is on the
         producer's own host, or on one further upstream with fewer than K others in between. Then a run of lost
         neighbours goes on through it at no extra failure, so that a level acknowledged to it is not raised.
-        ``hosts`` names each unit's primary."""
+        ``hosts`` names each unit's primary; ``k`` counts in place of the stage's own policy's."""
         mine = hosts.get(self.unit_of[stage])
-        k = max(1, self.units[self.unit_of[stage]].policy.levels)
+        k = max(1, self.units[self.unit_of[stage]].policy.levels if k is None else k)
         seen: set[tuple[str, frozenset[str | None]]] = set()
         ahead: list[tuple[str, frozenset[str | None]]] = [(stream, frozenset())]
         while ahead:
@@ -101,8 +101,8 @@ class Topology:
         """The stages of a unit as its protection sees them, each at the epoch that ``start`` names."""
         return [self.role(name, start[name]) for name in self.units[unit].stages]
 
-    def role(self, stage: str, start: int) -> StageRole:
-        return StageRole(stage, start, self.stages[stage].inputs, self.is_last(stage))
+    def role(self, stage: str, start: int, trimmed: int | None = None) -> StageRole:
+        return StageRole(stage, start, self.stages[stage].inputs, self.is_last(stage), trimmed)
 
 
 def topological_order(inputs: Mapping[str, Iterable[str]]) -> list[str]:

@@ -58,6 +58,7 @@ class ActiveStandbyStage:
             state=own.state,
             start_epoch=manifest["epoch"],
             base=manifest["base"],
+            gap=manifest.get("gap", 0),
             primary=False,
             since=self.since,
         )

@@ -424,9 +424,12 @@ class Host:
         """That the consumer who speaks has an epoch keeps nothing safe: it shares the producer's fate, or has copies
         that may lag behind what its primary has asked for."""
         consumer, unit = header["consumer"], header["unit"]
-        if self.topology.units[unit].policy.standby_runs:
+        turn = (self.plan.get(unit) or {}).get("turn")
+        policies = [self.topology.units[unit].policy, *([parse(turn["policy"])] if turn else [])]
+        if any(policy.standby_runs for policy in policies):
             return True
-        return self.topology.shares_fate(consumer, header["stream"], {**self.primaries(), unit: header["host"]})
+        k = max(policy.levels for policy in policies)
+        return self.topology.shares_fate(consumer, header["stream"], {**self.primaries(), unit: header["host"]}, k)
 
     def primaries(self) -> dict[str, str | None]:
         return {unit: plan["primary"] for unit, plan in self.plan.items()}
@@ -438,12 +441,11 @@ class Host:
         with self.changed:
             queue = stream.queue
             progress = queue.progress[header["consumer"]]
-            newest = progress.received + 1
             if self._stale(header):
                 return {"refused": "fenced"}
             if not queue.hears(header["consumer"], header["generation"], near=self._near(header)):
                 return {"refused": "fenced"}
-            return {"next": newest, "oldest": max(queue.first, progress.acked + 1)}
+            return {"next": progress.given + 1, "oldest": max(queue.first, progress.acked + 1)}
 
     def _on_ack(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
         if self._stale(header):

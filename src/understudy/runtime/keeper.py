@@ -114,15 +114,15 @@ class Shippers:
 class Keeper(threading.Thread):
     """Drives one unit's protection: captures what it orders and acknowledges upstream."""
 
-    def __init__(
-        self, host: Host, unit: str, policy: Policy, stages: Iterable[RunningStage], *, turn: int | None = None
-    ) -> None:
-        """Call with ``host.changed`` held: the machine begins where the stages are. ``turn``: the unit is changing to
-        this policy since that plan."""
+    def __init__(self, host: Host, unit: str, policy: Policy, stages: Iterable[RunningStage]) -> None:
+        """Call with ``host.changed`` held: the machine begins where the stages are."""
         super().__init__(name=f"keeper {unit}", daemon=True)
         self.host, self.unit, self.policy = host, unit, policy
         self.stages = {stage.name: stage for stage in stages}
-        self.machine = policy.protect([host.topology.role(name, s.committed) for name, s in self.stages.items()])
+        role = host.topology.role
+        self.machine = policy.protect(
+            [role(name, s.committed, s.output.queue.trimmed) for name, s in self.stages.items()]
+        )
         self.acks: dict[str, dict[str, dict[int, int]]] = {n: {i: {} for i in s.inputs} for n, s in self.stages.items()}
         """Stage -> input -> level -> what may be acknowledged as far as this protection goes."""
         self.newest: dict[str, int] = {}
@@ -130,8 +130,11 @@ class Keeper(threading.Thread):
         self.spent: Counter[str] = Counter()
         """What checkpoints have cost: how many, their bytes, their seconds from order to safety."""
         self.over = False
-        self._turn = turn if policy.recovery == "replay" else None
-        """A turn that is done when the producers keep enough; others are when standbys are ready."""
+        self._serial: int | None = None
+        self._turn: int | None = None
+        """The turn that is done when the producers keep enough; others are when standbys are ready. None once that was
+        reported."""
+        self._paused: set[str] = set()
         self._begun = {name: stage.committed for name, stage in self.stages.items()}
         self._shippers = Shippers(self.stages.values())
         self._standbys: tuple[str, ...] | None = None
@@ -148,10 +151,15 @@ class Keeper(threading.Thread):
         """This keeper can go on under ``policy``: it is the same, or differs in who asks whom only."""
         return self.policy == policy or (self.policy.standby_runs and policy.standby_runs)
 
-    def agree(self, policy: Policy, standbys: list[tuple[str, int]]) -> None:
-        """A new plan has come."""
+    def agree(self, policy: Policy, standbys: list[tuple[str, int]], turn: int | None) -> None:
+        """A new plan has come. ``turn``: the unit is changing to this policy since that plan. A turn may have ended and
+        begun again without this host having seen the plan in between."""
         self.policy = policy
         if policy.recovery == "replay":
+            with self.host.changed:
+                if turn != self._serial:
+                    self._serial = self._turn = turn
+            self._perhaps_turned()
             self._placed()
         self._set_standbys(standbys)
 
@@ -172,7 +180,7 @@ class Keeper(threading.Thread):
         topology, hosts = self.host.topology, self.host.primaries()
         with self.host.changed:
             for name, stage in self.stages.items():
-                near = tuple(i for i in stage.inputs if topology.shares_fate(name, i, hosts))
+                near = tuple(i for i in stage.inputs if topology.shares_fate(name, i, hosts, self.policy.levels))
                 self.handle(base.Placed(name, near))
 
     def drained(self) -> bool:
@@ -187,8 +195,8 @@ class Keeper(threading.Thread):
         self.over = True
         self._shippers.aim([])
         self._captures.shutdown(wait=False, cancel_futures=True)
-        for stage in self.stages.values():
-            stage.paused = False
+        for name in self._paused:
+            self.stages[name].paused = False
         self.host.changed.notify_all()
 
     def finish(self) -> None:
@@ -221,9 +229,15 @@ class Keeper(threading.Thread):
             newest = max(effect.epoch, known[stream].get(effect.level, -1))
             known[stream] = {**known[stream], effect.level: newest}  # made anew, not changed: inlets read it meanwhile
         stage.send_acks()
-        if self._turn is not None and self._producers_keep_enough():
+        self._perhaps_turned()
+
+    def _perhaps_turned(self) -> None:
+        with self.host.changed:
+            if self._turn is None or not self._producers_keep_enough():
+                return
             turn, self._turn = self._turn, None
-            self.host.report("turned", unit=self.unit, generation=stage.generation, serial=turn)
+            generation = next(iter(self.stages.values())).generation
+        self.host.report("turned", unit=self.unit, generation=generation, serial=turn)
 
     def _producers_keep_enough(self) -> bool:
         """Not even the first epoch that this protection saw is needed any more. What the state was made of before that,
@@ -236,6 +250,7 @@ class Keeper(threading.Thread):
         """A stage is paused by not granting its next epoch; what it is at, it finishes."""
         with self.host.changed:
             stage.paused = pause
+            (self._paused.add if pause else self._paused.discard)(stage.name)
             if pause and stage.granted == stage.committed:
                 self.handle(base.Paused(stage.name))
             self.host.changed.notify_all()

@@ -128,14 +128,14 @@ class Roles:
             for keeper in over:
                 keeper.finish()
         with self.host.changed:
-            for policy, _, turn in wants:
+            for policy, *_ in wants:
                 if policy not in going:
-                    going[policy] = Keeper(self.host, unit, policy, stages, turn=turn)
+                    going[policy] = Keeper(self.host, unit, policy, stages)
                     going[policy].start()
             for stage in stages:
                 stage.keepers = tuple(going[policy] for policy, *_ in wants)
-        for policy, standbys, _ in wants:
-            going[policy].agree(policy, standbys)
+        for policy, standbys, turn in wants:
+            going[policy].agree(policy, standbys, turn)
 
     def _standby_role(self, unit: str, wanted: dict[str, Any]) -> tuple[int, Policy] | None:
         """Since when this host is a standby of the unit, and under which policy; None when it is not."""
@@ -177,8 +177,9 @@ class Roles:
     def _become_primary(self, unit: str, stage: str, mine: Any, generation: int, start: str) -> None:
         folder = self._stage_folder(stage)
         print(f"{time.time():.3f} {stage}: becoming primary of generation {generation} from {start}", flush=True)
-        if isinstance(mine, PRIMARIES):
-            self.discard(stage, mine)  # fenced by its own next generation: begins again from what is held
+        if isinstance(mine, PRIMARIES) or start != "held":
+            # Fenced by its own next generation; or it was being made a standby, and does not count as one yet.
+            self.discard(stage, mine)
             mine = None
         if isinstance(mine, (ActiveStandbyStage, StandbyStage)):
             copy = mine.take_copy()
@@ -201,11 +202,12 @@ class Roles:
             primary = SourceStage(self.host, stage, unit=unit, generation=generation, log=log)
         else:
             manifest, query, state = self._held(stage, mine, folder, start)
+            gap = 0
             if manifest is not None:
-                start_epoch, base = manifest["epoch"], manifest["base"]
+                start_epoch, base, gap = manifest["epoch"], manifest["base"], manifest.get("gap", 0)
             elif start in ("newest", "replay"):
                 base = self._begin_at(unit, stage, generation, "next" if start == "newest" else "oldest")
-                start_epoch = base - 1
+                start_epoch, gap = base - 1, base if start == "newest" else 0
             else:
                 start_epoch, base = -1, 0
             kind = SparkSourceStage if self.host.job.stages[stage].source is not None else RunningStage
@@ -219,6 +221,7 @@ class Roles:
                 start_epoch=start_epoch,
                 base=base,
                 query=query,
+                gap=gap,
             )
         with self.host.changed:
             self.host.stages[stage] = primary

@@ -66,13 +66,14 @@ class RunningStage:
         query: Any = None,
         primary: bool = True,
         since: int | None = None,
+        gap: int = 0,
     ) -> None:
         """Not ``primary``: runs as a copy. With ``since``, the plan that made this host a standby, its primary counts
-        on it and is told how far it is."""
+        on it and is told how far it is. ``gap``: epochs before this one were lost while the unit had no protection."""
         self.host, self.name, self.unit, self.generation = host, name, unit, generation
         self.primary, self.since = primary, since
         self.folder, self.state = folder, state
-        self.start_epoch, self.base = start_epoch, base
+        self.start_epoch, self.base, self.gap = start_epoch, base, gap
         self.inputs = host.job.stages[name].inputs
         self.granted = self.committed = start_epoch
         self.keepers: tuple[Keeper, ...] = ()
@@ -286,8 +287,9 @@ class RunningStage:
             self.output.ack(consumer, min(epoch, self.output.queue.next - 1))
 
     def regenerate(self, epoch: int) -> pa.Table | None:
-        """An epoch that this primary never had: lost, for a unit without protection; else never asked for."""
-        if self.policy.protected:
+        """An epoch that this primary never had: lost without protection, under which policy it may be now; else never
+        asked for."""
+        if epoch >= self.gap:
             return None
         schema = self.output.schema or self.host.wait_for_plans().arrow_schema(self.name)
         return schema.empty_table()
@@ -378,6 +380,7 @@ class RunningStage:
         return {
             "epoch": epoch,
             "base": self.base,
+            "gap": self.gap,
             "generation": self.generation,
             "schema": plans.schema(self.name).simpleString(),
         }

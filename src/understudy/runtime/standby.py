@@ -291,6 +291,7 @@ class StandbyStage:
                 state=self.store.state,
                 start_epoch=manifest["epoch"],
                 base=manifest["base"],
+                gap=manifest.get("gap", 0),
                 query=query.take(),
                 primary=False,
             )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from understudy.core import detection, failover, monitoring
 from understudy.core.failover import Failover, Plan
 from understudy.core.monitoring import OWNER
+from understudy.core.policies import Policy
 from understudy.sim.nodes import Node
 
 if TYPE_CHECKING:
@@ -125,6 +126,12 @@ class Coordinator(Node):
         else:
             self.tell(f"hears from {effect.host} again")
             self._handle(failover.HostJoined(effect.host, returned=True))
+
+    def switch(self, unit: str, policy: Policy) -> None:
+        """The user asks for another policy; nobody hears it while there is no coordinator, or nothing runs yet."""
+        if self.alive and self.failover.plan.units:
+            self.tell(f"is asked to have {unit} under {policy.describe()}")
+            self.living.after(0.0, self._handle, failover.Switch(unit, policy))
 
     # -- decisions ----------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,8 @@ AHEAD_MAX = 2
 PREFETCH_MAX = 2
 """As in the runtime: how far a producer may be ahead, and how much an input holds that has not been started on."""
 
+Acks = dict[str, dict[int, int]]
+"""Input -> level -> the newest epoch that is acknowledged at it."""
 Reply = Callable[[int, int, str | None], None]
 """Given the epoch, its value, and the reason when there is none."""
 
@@ -24,14 +26,14 @@ Reply = Callable[[int, int, str | None], None]
 class Output:
     """The producing end of a stream: its queue, what is in it, and those who wait for what is not."""
 
-    __slots__ = ("heard", "lossy", "pending", "queue", "stream", "values")
+    __slots__ = ("gap", "heard", "pending", "queue", "stream", "values")
 
-    def __init__(self, stream: str, consumers: tuple[str, ...], *, first: int, lossy: bool) -> None:
+    def __init__(self, stream: str, consumers: tuple[str, ...], *, first: int, gap: int = 0) -> None:
         self.stream = stream
         self.queue = OutputQueue(consumers, start=first)
         self.values: dict[int, int] = {}
-        self.lossy = lossy
-        """Epochs from before this copy's time are gone for good, and served as empty ones."""
+        self.gap = gap
+        """Epochs before this one were lost without protection, and are served as empty ones."""
         self.heard: dict[str, Mapping[int, int]] = {}
         """Consumer -> what it last acknowledged, to know when nothing is new."""
         self.pending: dict[tuple[str, str], tuple[int, Reply]] = {}
@@ -52,7 +54,7 @@ class Output:
             self.pending[who] = (epoch, reply)
         elif epoch in self.values:
             reply(epoch, self.values[epoch], None)
-        elif self.lossy:
+        elif epoch < self.gap:
             reply(epoch, EMPTY, None)
         else:
             reply(epoch, EMPTY, "gone")
@@ -70,7 +72,15 @@ class Copy:
     """One stage on one host. ``done`` is the epoch that its state is at."""
 
     def __init__(
-        self, unit: Unit, name: str, *, done: int, state: State, first: int | None = None, output: tuple[int, ...] = ()
+        self,
+        unit: Unit,
+        name: str,
+        *,
+        done: int,
+        state: State,
+        first: int | None = None,
+        output: tuple[int, ...] = (),
+        gap: int = 0,
     ) -> None:
         """``first`` is the oldest epoch of its stream that this copy has or will make; ``output`` are those it has."""
         self.unit, self.name, self.host, self.world = unit, name, unit.host, unit.world
@@ -84,13 +94,13 @@ class Copy:
         self.read: dict[tuple[str, int], int] = {}
         self.asked: dict[str, tuple[int, float]] = {}
         """Input -> the epoch asked for, and when."""
-        self.acks: dict[str, dict[int, int]] = {i: {} for i in self.inputs}
+        self.acks: Acks = {i: {} for i in self.inputs}
+        """What producers are told: what everybody who protects this copy allows."""
         self.history: dict[int, State] = {done: state}
         """States after recent epochs, for checkpoints at the trim point."""
         self.busy = self.paused = self.stopped = False
         begin = done + 1 if first is None else first
-        lossy = not unit.policy.protected
-        self.output = Output(name, topology.consumers(name), first=begin, lossy=lossy)
+        self.output = Output(name, topology.consumers(name), first=begin, gap=gap)
         for epoch, value in enumerate(output, begin):
             self.output.append(epoch, value)
         self.sinks: dict[str, int] = {}
@@ -131,8 +141,6 @@ class Copy:
             return
         self.received[stream] = epoch
         self.read[stream, epoch] = value
-        if self.unit.wants_received:
-            self.unit.note(base.Received(self.name, min(self.received.values())))
         self.ask(stream)
         self.try_run()
 

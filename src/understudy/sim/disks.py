@@ -51,6 +51,8 @@ class Version:
     state: State
     first: int
     output: tuple[int, ...] = ()
+    gap: int = 0
+    """Epochs of its stream before this one were lost while it had no protection."""
     damaged: bool = False
 
 

@@ -1,18 +1,21 @@
 """What can go wrong, done to a world: each fault is injected at an instant and undone at another.
 
 A host's failure is *permitted* while the job is settled: everything placed, every standby ready, and every queue
-trimmed past what was produced before the last failure. More failures than the job's policies promise to survive before
-it has settled again are *beyond* the promise; a story that contains them is not held against the protocols.
+trimmed past what was produced before the last failure. More failures than what protects the units at that time promises
+to survive, before it has settled again, are *beyond* the promise; a story that contains them is not held against the
+protocols. A unit without protection promises to go on, but not with all its rows.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from understudy.core import failover
+from understudy.core.failover import UnitPlan
+from understudy.core.policies import Policy
 from understudy.sim.units import Unit
 
 if TYPE_CHECKING:
@@ -24,6 +27,8 @@ KINDS = (
 )  # fmt: skip
 HARMLESS = ("coordinator killed", "message loss", "late messages", "slow host")
 """These cost no host, and may come at any time."""
+SWITCH = "switch"
+"""No fault, but counted with them: a unit is to come under another policy."""
 
 
 @dataclass(frozen=True)
@@ -35,16 +40,30 @@ class Fault:
     """Chooses the victim: the protocol's state at that instant decides who is there to choose from."""
 
 
+@dataclass(frozen=True)
+class Switching:
+    """The user asks for another policy."""
+
+    unit: str
+    policy: Policy
+    at: float
+
+
 class Saboteur:
-    """Injects faults into one world, each at its time or, when it would cost a host, once the job has settled."""
+    """Injects faults into one world, each at its time or, when it would cost a host, once the job has settled. Switches
+    of policies come at their time, whatever else goes on."""
 
     PATIENCE_S = 60.0
     """A job that has not settled after so much time without harm is stuck, which liveness will say; no more harm."""
 
-    def __init__(self, world: World, faults: list[Fault], *, tolerates: int) -> None:
-        self.world, self.tolerates = world, tolerates
+    def __init__(self, world: World, faults: list[Fault], switches: Sequence[Switching] = ()) -> None:
+        self.world = world
         self.done: Counter[str] = Counter()
         self.beyond = False
+        self.unprotected: set[str] = set()
+        """Units that were lost while nothing protected them: what comes from them may lack rows."""
+        self._promised: dict[str, int] = {}
+        """What each unit could lose when the job was last settled."""
         self._counted_at: dict[str, float] = {}
         """Host -> when its loss was last counted."""
         self._unsettled = 0
@@ -52,8 +71,11 @@ class Saboteur:
         self._mark: int | None = None
         self._waiting = list(faults)
         self._wait_began = 0.0
-        self.healed_at = 0.0
+        self._stopped = False
+        self.healed_at = max((s.at for s in switches), default=0.0)
         world.on_decision = self._before
+        for switching in switches:
+            world.engine.at(switching.at, self._switch, switching)
         if faults:
             world.engine.at(faults[0].at, self._next)
 
@@ -64,35 +86,67 @@ class Saboteur:
     def stop(self) -> None:
         """No more harm."""
         self._waiting.clear()
+        self._stopped = True
 
     # -- counting failures against the promise ------------------------------------------------------------------------
 
     def _before(self, event: failover.Event) -> None:
         """The coordinator is about to decide what to do about ``event``."""
-        if self._is_loss(event):
-            self._lost()
+        if isinstance(event, (failover.HostLost, failover.HostJoined)) and self._is_loss(event):
+            self._lost(event.host)
 
-    def _is_loss(self, event: failover.Event) -> bool:
+    def _is_loss(self, event: failover.HostLost | failover.HostJoined) -> bool:
         """A host is given up, or turns out to have been replaced since. One whose last words came after its death was
         noticed is heard of twice, but died once."""
-        if not isinstance(event, (failover.HostLost, failover.HostJoined)):
-            return False
         if event.host not in self.world.coordinator.failover.alive:
             return False
+        host = self.world.hosts[event.host]
+        known = self._counted_at.get(event.host, -1.0) >= host.died_at
         if isinstance(event, failover.HostJoined):
-            known = self._counted_at.get(event.host, -1.0) >= self.world.hosts[event.host].died_at
             if event.returned or known:
                 return False
+        elif known and not host.alive:
+            return False
         self._counted_at[event.host] = self.world.engine.now
         return True
 
-    def _lost(self) -> None:
+    def _lost(self, host: str) -> None:
+        plan = self.world.coordinator.journalled.units
         if self.settled():
             self._unsettled = 0
+            self._promised = {name: self._has(name, unit) for name, unit in plan.items()}
         self._unsettled += 1
         self._mark = None
-        if self._unsettled > self.tolerates:
-            self.beyond = True
+        for name, unit in plan.items():
+            promise = min(self._promised.get(name, 0), self._asks_for(name, unit))
+            if self._unsettled <= promise or (promise == 0 and unit.primary != host):
+                continue
+            if promise > 0 or self._policy(name, unit).protected:
+                self.beyond = True
+            else:
+                self.unprotected.add(name)
+
+    def _policy(self, name: str, unit: UnitPlan) -> Policy:
+        return unit.under(self.world.topology.units[name].policy)
+
+    def _asks_for(self, name: str, unit: UnitPlan) -> int:
+        """How many hosts may fail at once by what protects the unit: its policy, or the one to come where there is
+        none, or its standbys have made room."""
+        policy = self._policy(name, unit)
+        if policy.recovery == "replay" or unit.standbys:
+            return policy.tolerates
+        return len(unit.turn.ready) if unit.turn else 0
+
+    def _has(self, name: str, unit: UnitPlan) -> int:
+        """How many of them as things stand: not every standby need be ready."""
+        asked = self._asks_for(name, unit)
+        return min(asked, len(unit.ready)) if unit.standbys else asked
+
+    @property
+    def _tolerated(self) -> int:
+        """How many hosts may fail at once as far as those go that are protected."""
+        plan = self.world.coordinator.journalled.units
+        return min((n for name, unit in plan.items() if (n := self._has(name, unit))), default=1)
 
     def settled(self) -> bool:
         """Nothing is left of the last failure. First everything must be in place; then what was in flight at that
@@ -104,7 +158,7 @@ class Saboteur:
         outputs = []
         for name, shape in world.topology.units.items():
             unit = plan.get(name)
-            if unit is None or unit.primary is None or len(unit.ready) < shape.policy.backups:
+            if unit is None or unit.primary is None or len(unit.ready) < self._policy(name, unit).backups:
                 return False
             host = world.hosts[unit.primary]
             here = host.units.get(name)
@@ -143,6 +197,11 @@ class Saboteur:
         if self._waiting:
             engine.after(max(self._waiting[0].at - engine.now, 0.01), self._next)
 
+    def _switch(self, switching: Switching) -> None:
+        if not self._stopped:
+            self.done[SWITCH] += 1
+            self.world.coordinator.switch(switching.unit, switching.policy)
+
     def _calm(self) -> bool:
         """No host is ill at the moment, so that one more is one."""
         world = self.world
@@ -158,7 +217,7 @@ class Saboteur:
             host.crash(quietly=fault.kind == "power cut")
             return host.restart
         if fault.kind == "several killed":
-            victims = [hosts[(fault.pick + i) % len(hosts)] for i in range(min(self.tolerates, len(hosts) - 1))]
+            victims = [hosts[(fault.pick + i) % len(hosts)] for i in range(min(self._tolerated, len(hosts) - 1))]
             for victim in victims:
                 victim.crash()
             return lambda: [victim.restart() for victim in victims] and None

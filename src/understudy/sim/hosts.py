@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from understudy.core import detection, failover
 from understudy.core.failover import Plan, UnitPlan
 from understudy.core.monitoring import Assigned, Heard, Monitor, Report, monitored
+from understudy.core.policies import Policy, parse
 from understudy.sim.disks import Disk
 from understudy.sim.nodes import Node
 from understudy.sim.sources import SourceUnit
@@ -33,6 +34,7 @@ class Host(Node):
         self.producers: dict[str, tuple[str, ...]] = {}
         """Unit -> the hosts that are asked for its streams."""
         self.units: dict[str, Unit | SourceUnit] = {}
+        self.policies = self.world.policies
         self._reports: dict[int, failover.Event] = {}
         self._reported = 0
         conditions = self.world.conditions
@@ -132,6 +134,7 @@ class Host(Node):
         if plan.serial <= self.serial:
             return
         self.serial, self.plan = plan.serial, dict(plan.units)
+        self.policies = self.world.policies.now(plan)
         self.primaries = {name: unit.primary for name, unit in plan.units.items()}
         self.producers = {name: self._producers(name, unit) for name, unit in plan.units.items()}
         for name, wanted in plan.units.items():
@@ -145,7 +148,7 @@ class Host(Node):
     def _producers(self, name: str, unit: UnitPlan) -> tuple[str, ...]:
         if unit.primary is None:
             return ()
-        eager = self.world.topology.units[name].policy.eager
+        eager = self.policies.of[name].eager
         return (unit.primary, *unit.standbys) if eager else (unit.primary,)
 
     def _agree(self, name: str, wanted: UnitPlan) -> None:
@@ -153,15 +156,16 @@ class Host(Node):
         if wanted.primary == self.name:
             if mine is None or not mine.primary or mine.generation < wanted.generation:
                 mine = self._become_primary(name, mine, wanted)
-            mine.set_standbys(wanted)
-        elif self.name in wanted.standbys:
-            since = wanted.since[wanted.standbys.index(self.name)]
+            mine.policy = self.policies.of[name]
+            mine.agree(wanted)
+        elif (role := self._standby_role(name, wanted)) is not None:
+            since, policy = role
             if mine is None or mine.primary or mine.since != since:
                 if mine is not None:
                     mine.stop()
                 self.disk.drop(self.world.topology.units[name].stages)
-                mine = self.units[name] = self._new(name, wanted.generation, primary=False, since=since)
-            mine.generation = wanted.generation
+                mine = self.units[name] = self._new(name, wanted.generation, policy, primary=False, since=since)
+            mine.generation, mine.policy = wanted.generation, policy
             rise = wanted.rising and wanted.ready[:1] == (self.name,)
             mine.rise() if rise else mine.stand_down()
         elif mine is not None:
@@ -169,20 +173,31 @@ class Host(Node):
             del self.units[name]
             self.disk.drop(self.world.topology.units[name].stages)
 
-    def _new(self, name: str, generation: int, *, primary: bool, since: int = -1) -> Unit | SourceUnit:
+    def _standby_role(self, name: str, wanted: UnitPlan) -> tuple[int, Policy] | None:
+        """Since when this host is a standby of the unit, and under which policy; None when it is not."""
+        if self.name in wanted.standbys:
+            return wanted.since[wanted.standbys.index(self.name)], self.policies.of[name]
+        turn = wanted.turn
+        if turn is not None and self.name in turn.standbys:
+            return turn.since[turn.standbys.index(self.name)], parse(turn.policy)
+        return None
+
+    def _new(
+        self, name: str, generation: int, policy: Policy, *, primary: bool, since: int = -1
+    ) -> Unit | SourceUnit:
         stages = self.world.topology.units[name].stages
         kind = Unit if self.world.topology.stages[stages[0]].inputs else SourceUnit
-        return kind(self, name, generation, primary=primary, since=since)
+        return kind(self, name, generation, policy, primary=primary, since=since)
 
     def _become_primary(self, name: str, mine: Unit | SourceUnit | None, wanted: UnitPlan) -> Unit | SourceUnit:
         self.tell(f"becomes primary {wanted.generation} of {name} from {wanted.start}")
-        if mine is not None and not mine.primary:
+        if mine is not None and not mine.primary and wanted.start == "held":
             unit = mine
             unit.promote(wanted.generation)
         else:
             if mine is not None:
                 mine.stop()
-            unit = self._new(name, wanted.generation, primary=True)
+            unit = self._new(name, wanted.generation, self.policies.of[name], primary=True)
             if wanted.start != "held":
                 self.disk.drop(self.world.topology.units[name].stages)
             self.units[name] = unit

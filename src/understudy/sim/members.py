@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from understudy.core import failover
-from understudy.core.failover import UnitPlan
+from understudy.core.policies import Policy
 from understudy.sim.copies import Output
 
 if TYPE_CHECKING:
@@ -19,20 +19,50 @@ def standby_key(host: str, since: int) -> str:
     return f"{host}#{since}"
 
 
+class Targets:
+    """The standbys that a primary counts on."""
+
+    def __init__(self, member: Member) -> None:
+        self.member = member
+        self.at: dict[str, tuple[str, int]] = {}
+        """Standby, as ``standby_key`` names it -> (host, since)."""
+        self._aimed = False
+        self._reported: set[str] = set()
+
+    def aim(self, some: failover.Standbys, *, own: bool = False) -> bool:
+        """Take over the plan's standbys; where there are none and ``own``, this host's own disk. True when they changed
+        since the last time, or there was none."""
+        found = {standby_key(h, s): (h, s) for h, s in zip(some.standbys, some.since, strict=True)}
+        if not found and own:
+            found = {standby_key(self.member.host.name, -1): (self.member.host.name, -1)}
+        changed, self.at, self._aimed = not self._aimed or found != self.at, found, True
+        return changed
+
+    def report_ready(self, key: str) -> None:
+        (host, since), member = self.at[key], self.member
+        if key not in self._reported and host != member.host.name:
+            self._reported.add(key)
+            member.host.report(failover.StandbyReady(member.name, member.generation, host, since))
+
+    def report_unusable(self, key: str, cause: str) -> None:
+        (host, since), member = self.at[key], self.member
+        member.host.report(failover.StandbyUnusable(member.name, member.generation, host, since, cause))
+
+
 class Member:
     """What both kinds of unit share: a role, a generation, and being one consumer's producer."""
 
-    def __init__(self, host: Host, name: str, generation: int, *, primary: bool, since: int) -> None:
+    def __init__(
+        self, host: Host, name: str, generation: int, policy: Policy, *, primary: bool, since: int
+    ) -> None:
         self.host, self.world, self.name = host, host.world, name
         self.shape = self.world.topology.units[name]
-        self.policy = self.shape.policy
+        self.policy = policy
+        """Of this role: a standby to come is one under the policy to come."""
         self.generation, self.primary, self.since = generation, primary, since
         self.key = standby_key(host.name, since)
         """What this is called as a standby."""
         self.fenced = False
-        self.targets: dict[str, tuple[str, int]] = {}
-        """Standby, as ``standby_key`` names it -> (host, since)."""
-        self._reported: set[str] = set()
 
     def fence(self) -> None:
         """A newer generation runs elsewhere: stop, add nothing, and wait for the plan that says so."""
@@ -49,20 +79,6 @@ class Member:
 
     def output(self, stream: str) -> Output | None:
         raise NotImplementedError
-
-    def _aim(self, wanted: UnitPlan) -> bool:
-        """Take over the plan's standbys. True when they changed."""
-        found = {standby_key(h, s): (h, s) for h, s in zip(wanted.standbys, wanted.since, strict=True)}
-        if found == self.targets:
-            return False
-        self.targets = found
-        return True
-
-    def _ready(self, key: str) -> None:
-        host, since = self.targets[key]
-        if key not in self._reported and host != self.host.name:
-            self._reported.add(key)
-            self.host.report(failover.StandbyReady(self.name, self.generation, host, since))
 
     # -- consumers ----------------------------------------------------------------------------------------------------
 
@@ -116,13 +132,13 @@ class Member:
 
     def _near(self, stream: str, consumer: str, sender: str) -> bool:
         """That this consumer has an epoch keeps nothing safe: it shares the producer's fate, or has copies that lag."""
-        world = self.world
-        if sender == self.host.name or consumer in world.copied:
+        host, topology = self.host, self.world.topology
+        if sender == host.name or consumer in host.policies.copied:
             return True
-        if consumer not in world.layered:
+        k = host.policies.layered.get(consumer)
+        if k is None:
             return False
-        hosts = {**self.host.primaries, world.topology.unit_of[consumer]: sender}
-        return world.topology.shares_fate(consumer, stream, hosts)
+        return topology.shares_fate(consumer, stream, {**host.primaries, topology.unit_of[consumer]: sender}, k)
 
     def acknowledged(self, stream: str, consumer: str, acks: Mapping[int, int]) -> None:
         raise NotImplementedError
@@ -137,6 +153,6 @@ class Member:
         if not queue.hears(consumer, generation, near=self._near(stream, consumer, sender)):
             return
         progress = queue.progress[consumer]
-        epoch = progress.received + 1 if newest else max(queue.first, progress.acked + 1)
-        message = (generation, consumer, stream, epoch)
+        epoch = progress.given + 1 if newest else max(queue.first, progress.acked + 1)
+        message = (generation, consumer, stream, epoch, newest or epoch <= output.gap)
         self.world.send(self.host, sender, unit, "begin_at", message)

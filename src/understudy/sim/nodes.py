@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from understudy.sim.engine import Died, Engine, Life
+from understudy.sim.policies import Policies
 
 if TYPE_CHECKING:
     from understudy.sim.coordinator import Coordinator
@@ -87,11 +88,8 @@ class World:
         self.monitors = sorted({u.monitor for u in self.topology.units.values() if u.monitor})
         """Hosts that watch others. Everybody's heartbeats go to them too."""
         self.number = {name: i for i, name in enumerate(self.topology.stages)}
-        units = self.topology.units
-        self.copied = {s for unit in units.values() if unit.policy.standby_runs for s in unit.stages}
-        """Stages of which standbys run as well."""
-        self.layered = {s for unit in units.values() if unit.policy.levels > 1 for s in unit.stages}
-        """Stages that acknowledge at several levels."""
+        self.policies = Policies(self.topology)
+        """As the job defines them."""
         self.sinks = {
             f"sink:{s}": SinkStore(f"sink:{s}", self) for shape in self.topology.stages.values() for s in shape.sinks
         }

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from understudy.core.acks import FINAL
 from understudy.core.failover import UnitPlan
+from understudy.core.policies import Policy
 from understudy.sim.copies import AHEAD_MAX, Output
 from understudy.sim.disks import Log
-from understudy.sim.members import Member
+from understudy.sim.members import Member, Targets
 
 if TYPE_CHECKING:
     from understudy.sim.hosts import Host
@@ -18,9 +19,12 @@ if TYPE_CHECKING:
 class SourceUnit(Member):
     """A source: it cuts epochs, and lets nobody see one before every standby has it in its log."""
 
-    def __init__(self, host: Host, name: str, generation: int, *, primary: bool, since: int) -> None:
-        super().__init__(host, name, generation, primary=primary, since=since)
+    def __init__(
+        self, host: Host, name: str, generation: int, policy: Policy, *, primary: bool, since: int
+    ) -> None:
+        super().__init__(host, name, generation, policy, primary=primary, since=since)
         (self.stage,) = self.shape.stages
+        self.targets = Targets(self)
         self.log = host.disk.logs.setdefault(self.stage, Log())
         self._has: dict[str, int] = {}
         """Standby -> up to where its log goes."""
@@ -30,7 +34,7 @@ class SourceUnit(Member):
         self._output = self._from_log()
 
     def _from_log(self) -> Output:
-        return Output(self.stage, self.world.topology.consumers(self.stage), first=self.log.base, lossy=False)
+        return Output(self.stage, self.world.topology.consumers(self.stage), first=self.log.base)
 
     def begin(self, start: str) -> None:
         self.log = self.host.disk.logs.setdefault(self.stage, Log())
@@ -67,9 +71,9 @@ class SourceUnit(Member):
             self.log.forget(trimmed)
             self.world.trimmed(self.stage, trimmed)
 
-    def set_standbys(self, wanted: UnitPlan) -> None:
-        if not self.fenced and self._aim(wanted):
-            self._has = {key: n for key, n in self._has.items() if key in self.targets}
+    def agree(self, wanted: UnitPlan) -> None:
+        if not self.fenced and self.targets.aim(wanted):
+            self._has = {key: n for key, n in self._has.items() if key in self.targets.at}
             self._share()
             self._show()
 
@@ -86,7 +90,7 @@ class SourceUnit(Member):
         self.host.living.after(self.world.conditions.epoch_s, self._cut)
 
     def _share(self) -> None:
-        for key, (host, _) in self.targets.items():
+        for key, (host, _) in self.targets.at.items():
             has = max(self._has.get(key, 0), self.log.base)
             news = (has, self.log.since(has), self.log.base)
             message = (self.generation, key, *news, self.host.name)
@@ -115,14 +119,14 @@ class SourceUnit(Member):
         self.world.send(self.host, sender, self.name, "shared", (generation, key, has))
 
     def shared(self, generation: int, key: str, has: int) -> None:
-        if not self.primary or self.stopped or generation != self.generation or key not in self.targets:
+        if not self.primary or self.stopped or generation != self.generation or key not in self.targets.at:
             return
         if has < 0:
             self.fence()
             return
         self._has[key] = max(has, self._has.get(key, 0))
         if has >= self.log.end:
-            self._ready(key)
+            self.targets.report_ready(key)
         self._show()
 
     def _show(self) -> None:
@@ -130,7 +134,7 @@ class SourceUnit(Member):
         if self.stopped or not self.primary:
             return
         end = self.log.end
-        for key in self.targets:
+        for key in self.targets.at:
             has = self._has.get(key, 0)
             if has < end:
                 end = has
@@ -146,5 +150,5 @@ class SourceUnit(Member):
         pass
 
     def retry(self) -> None:
-        if self.primary and not self.stopped and any(self._has.get(k, -1) < self.log.end for k in self.targets):
+        if self.primary and not self.stopped and any(self._has.get(k, -1) < self.log.end for k in self.targets.at):
             self._share()

@@ -7,9 +7,11 @@ step. With ``partners``, another host dies in the same instant.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import permutations
 
-from understudy.sim.faults import Saboteur
+from understudy.core.policies import Policy
+from understudy.sim.faults import Saboteur, Switching
 from understudy.sim.fuzz import POLICIES, SHAPES, Story, finish_and_judge, tolerance, uniform
 from understudy.sim.model import SimJob
 from understudy.sim.nodes import Conditions, Node, World
@@ -31,24 +33,74 @@ class Step:
         return f"{self.when} effect {self.number}{also}"
 
 
-def count(job: SimJob, *, hosts: int, conditions: Conditions) -> int:
-    """How many steps the story has when nothing goes wrong."""
-    world = World(job, hosts=hosts, conditions=conditions)
-    story = Story(0, "", "", hosts)
-    finish_and_judge(world, Saboteur(world, [], tolerates=1), story)
-    if story.wrong:
-        raise AssertionError(f"wrong without any harm: {story.wrong}")
-    return world.effects
+SHORT = Conditions(epochs=6, epoch_s=0.05)
+SLOW = replace(SHORT, disk_s=0.08, delay_s=0.01)
+"""State takes longer to move than an epoch, so that some go by in the middle of a switch."""
+SWITCH_S = 0.2
+"""When a story with a switch has it: some epochs have gone through, some are to come."""
 
 
-def steps(job: SimJob, *, hosts: int, conditions: Conditions, stride: int = 1, offset: int = 0) -> Iterator[Step]:
+@dataclass(frozen=True)
+class Place:
+    """One policy on one small shape, or a switch to ``then``: a story whose every step is tried."""
+
+    policy: str
+    shape: str
+    then: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.policy}{f' to {self.then}' if self.then else ''} {self.shape}"
+
+    @property
+    def _policies(self) -> list[Policy]:
+        return [POLICIES[name] for name in (self.policy, self.then) if name]
+
+    @property
+    def job(self) -> SimJob:
+        replays = any(policy.recovery == "replay" for policy in self._policies)
+        return uniform(SHAPES[self.shape], POLICIES[self.policy], span=3 if replays else 0)
+
+    @property
+    def hosts(self) -> int:
+        return 3 + max(1, *(policy.backups for policy in self._policies))
+
+    @property
+    def conditions(self) -> Conditions:
+        return SLOW if self.then else SHORT
+
+    @property
+    def switches(self) -> list[Switching]:
+        """Of a stage in the middle of a chain, of the one that joins a diamond."""
+        unit = "a" if self.shape == "chain" else "c"
+        return [Switching(unit, POLICIES[self.then], SWITCH_S)] if self.then else []
+
+    def story(self, step: Step | None = None, *, tell: bool = False) -> tuple[World, Story]:
+        """With a crash at ``step``, if any."""
+        world = World(self.job, hosts=self.hosts, conditions=self.conditions)
+        story = Story(0, self.policy, self.shape, self.hosts)
+        if tell:
+            world.story = story.told
+        if step is not None:
+            world.crash_at[step.number, step.when] = _killer(world, step)
+        finish_and_judge(world, Saboteur(world, [], self.switches), story)
+        return world, story
+
+
+PLACES = [Place(policy, shape) for policy in POLICIES for shape in SHAPES]
+KEPT = ("sweeping", "individual", "synchronous", "active", "eager", "upstream", "hybrid")
+TURNS = [Place(a, shape, b) for shape in ("chain", "diamond") for a, b in permutations(KEPT, 2)]
+
+
+def steps(place: Place, *, stride: int = 1, offset: int = 0) -> Iterator[Step]:
     """Every step, or every ``stride``-th; in pairs of hosts where the job promises to survive two."""
-    total = count(job, hosts=hosts, conditions=conditions)
+    world, story = place.story()
+    if story.wrong:
+        raise AssertionError(f"{place}: wrong without any harm: {story.wrong}")
     partners: list[int | None] = [None]
-    if tolerance(job) > 1:
-        partners += range(1, hosts)
+    if tolerance(place.job) > 1:
+        partners += range(1, place.hosts)
     found = 0
-    for number in range(1, total + 1):
+    for number in range(1, world.effects + 1):
         for when in ("before", "after"):
             for partner in partners:
                 if found % stride == offset % stride:
@@ -56,48 +108,13 @@ def steps(job: SimJob, *, hosts: int, conditions: Conditions, stride: int = 1, o
                 found += 1
 
 
-def crash_at(job: SimJob, step: Step, *, hosts: int, conditions: Conditions, tell: bool = False) -> Story:
-    """The story with a crash at ``step``."""
-    world = World(job, hosts=hosts, conditions=conditions)
-    story = Story(0, "", "", hosts)
-    if tell:
-        world.story = story.told
-    world.crash_at[step.number, step.when] = _killer(world, step)
-    saboteur = Saboteur(world, [], tolerates=tolerance(job))
-    finish_and_judge(world, saboteur, story)
-    return story
-
-
-# -- all of them ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Place:
-    """One policy on one small shape: a story whose every step is tried."""
-
-    policy: str
-    shape: str
-
-    @property
-    def job(self) -> SimJob:
-        return uniform(SHAPES[self.shape], POLICIES[self.policy])
-
-    @property
-    def hosts(self) -> int:
-        return 3 + max(1, POLICIES[self.policy].backups)
-
-
-PLACES = [Place(policy, shape) for policy in POLICIES for shape in SHAPES]
-SHORT = Conditions(epochs=6, epoch_s=0.05)
-
-
 def crash_everywhere(place: Place, *, stride: int = 1, offset: int = 0) -> tuple[Place, int, list[str]]:
     """Try every step of a story (or every ``stride``-th); returns how many, and what went wrong."""
     tried, wrong = 0, []
-    for step in steps(place.job, hosts=place.hosts, conditions=SHORT, stride=stride, offset=offset):
-        story = crash_at(place.job, step, hosts=place.hosts, conditions=SHORT)
+    for step in steps(place, stride=stride, offset=offset):
+        _, story = place.story(step)
         tried += 1
-        wrong += [f"{place.policy} on a {place.shape}, crash {step}: {text}" for text in story.wrong[:1]]
+        wrong += [f"{place}, crash {step}: {text}" for text in story.wrong[:1]]
     return place, tried, wrong
 
 

@@ -1,6 +1,6 @@
 """A unit of stages on a host in virtual time: as primary, or as one of its standbys.
 
-The primary drives the policy's protection; a standby keeps checkpoints on disk, or runs as well.
+The primary has a keeper for each policy that protects it; a standby keeps checkpoints on disk, or runs as well.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 from understudy.core import failover
 from understudy.core.acks import FINAL
 from understudy.core.failover import UnitPlan
-from understudy.core.policies import base
+from understudy.core.policies import Policy, base, parse
 from understudy.sim.copies import Copy, Output
 from understudy.sim.disks import Version
+from understudy.sim.keepers import Keeper
 from understudy.sim.members import Member
 
 if TYPE_CHECKING:
@@ -24,21 +25,21 @@ if TYPE_CHECKING:
 class Unit(Member):
     """A unit of stages."""
 
-    def __init__(self, host: Host, name: str, generation: int, *, primary: bool, since: int) -> None:
-        super().__init__(host, name, generation, primary=primary, since=since)
+    def __init__(
+        self, host: Host, name: str, generation: int, policy: Policy, *, primary: bool, since: int
+    ) -> None:
+        super().__init__(host, name, generation, policy, primary=primary, since=since)
         self.copies: dict[str, Copy] = {}
-        self.protection: base.Protection | None = None
-        self.wants_received = not self.policy.protected
-        self.levels = self.policy.levels if self.policy.recovery == "replay" else 0
-        self.own = f"{host.name}#self"
-        """This host's own disk, which is the target of checkpoints while there is no standby."""
-        self._captures: dict[tuple[str, str], float] = {}
-        """Captures under way -> since when."""
-        self._held_by: dict[str, set[str]] = {}
-        """Standby -> the stages that it has."""
-        self._begin_at: dict[tuple[str, str], int] = {}
+        self.keepers: tuple[Keeper, ...] = ()
+        """What protects it as a primary: one keeper; a second one while it changes to another policy."""
+        self.levels = 0
+        """Of acknowledgements that the keepers want to hear of."""
+        self.orders = 0
+        """Checkpoints sent so far."""
+        self._newest_order: dict[str, tuple[int, int]] = {}
+        """As standby: stage -> generation and number of the newest checkpoint that came. One may overtake another."""
+        self._begin_at: dict[tuple[str, str], tuple[int, bool]] = {}
         self._beginning: str | None = None
-        self._timer_at = float("inf")
         self.risen = False
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -51,13 +52,13 @@ class Unit(Member):
             return
         for stage in self.shape.stages:
             self.copies[stage] = self._restored(stage) if start == "held" else self._fresh(stage)
-        self._protect()
+        self._run()
 
     def promote(self, generation: int) -> None:
         """From standby to primary: with what runs already, else with what is on disk."""
         self.generation, self.primary, self.risen = generation, True, False
         self.copies = {stage: self.copies.get(stage) or self._restored(stage) for stage in self.shape.stages}
-        self._protect()
+        self._run()
 
     def _fresh(self, stage: str) -> Copy:
         return Copy(self, stage, done=-1, state=self.world.job.fresh(stage))
@@ -68,32 +69,22 @@ class Unit(Member):
 
     def _from(self, stage: str, version: Version) -> Copy:
         self.host.tell(f"restores {stage} at epoch {version.epoch}")
-        return Copy(
-            self, stage, done=version.epoch, state=version.state, first=version.first, output=version.output
-        )
+        done, state, first, output, gap = version.epoch, version.state, version.first, version.output, version.gap
+        return Copy(self, stage, done=done, state=state, first=first, output=output, gap=gap)
 
-    def _protect(self) -> None:
-        self.fenced = False
-        roles = self.world.topology.roles(self.name, {stage: copy.done for stage, copy in self.copies.items()})
-        self.protection = self.policy.protect(roles)
-        self.targets, self._captures, self._held_by = {}, {}, {}
-        self._reported = set()
+    def _run(self) -> None:
+        """As primary. Keepers come with the plan that made it one."""
+        self.fenced, self.keepers = False, ()
         for copy in list(self.copies.values()):
             copy.stopped = False
-            self._place(copy)
             copy.go()
-
-    def _place(self, copy: Copy) -> None:
-        """Tell the protection which producers share this host's fate."""
-        if self.levels and self.protection is not None:
-            hosts = self.host.primaries
-            near = tuple(i for i in copy.inputs if self.world.topology.shares_fate(copy.name, i, hosts))
-            self.note(base.Placed(copy.name, near))
 
     def stop(self) -> None:
         for copy in self.copies.values():
             copy.stopped = True
-        self.protection = None
+        for keeper in self.keepers:
+            keeper.stop()
+        self.keepers = ()
 
     def rise(self) -> None:
         """The primary is suspected: run from the last checkpoint, without sending."""
@@ -123,73 +114,80 @@ class Unit(Member):
                     message = (stream, stage, self.name, self.generation, self.host.name, newest)
                     self.world.send(self.host, producer, unit, "where", message)
 
-    def begin_at(self, generation: int, stage: str, stream: str, epoch: int) -> None:
+    def begin_at(self, generation: int, stage: str, stream: str, epoch: int, gap: bool) -> None:
+        """``gap``: what was before that is lost for good, not only no longer needed."""
         if self._beginning is None or self.fenced or generation != self.generation:
             return
-        self._begin_at[stage, stream] = epoch
+        self._begin_at[stage, stream] = (epoch, gap)
         stages = self.world.topology.stages
         outside = [(s, i) for s in self.shape.stages for i in stages[s].inputs if i not in self.shape.stages]
         if any(pair not in self._begin_at for pair in outside):
             return
         lossy, self._beginning = self._beginning == "newest", None
-        valid: dict[str, int] = {}
+        valid: dict[str, tuple[int, bool]] = {}
         for name in self.shape.stages:
-            begin = max(valid[i] if i in self.shape.stages else self._begin_at[name, i] for i in stages[name].inputs)
+            begins = [valid[i] if i in self.shape.stages else self._begin_at[name, i] for i in stages[name].inputs]
+            begin, gap = max(begins)
             # With nothing in its state, a stage's output is right again once its whole window was read.
             span = self.world.job.span_of(name)
-            valid[name] = begin if lossy or begin == 0 else begin + span - 1
+            first = begin if lossy or begin == 0 else begin + span - 1
+            valid[name] = (first, gap)
             state = self.world.job.fresh(name)
-            self.copies[name] = Copy(self, name, done=begin - 1, state=state, first=valid[name])
+            self.copies[name] = Copy(self, name, done=begin - 1, state=state, first=first, gap=first if gap else 0)
         self.host.tell(f"begins {self.name} without state: {valid}")
         self._begin_at = {}
-        self._protect()
+        self._run()
         wanted = self.host.plan.get(self.name)
         if wanted is not None:
-            self.set_standbys(wanted)
+            self.agree(wanted)
 
     # -- protection ---------------------------------------------------------------------------------------------------
 
-    def note(self, event: base.Event) -> None:
-        protection = self.protection
-        if protection is None:
+    def agree(self, wanted: UnitPlan) -> None:
+        """As primary: have one keeper for each policy that counts. Those of policies that no longer do end, new ones
+        begin where the copies are, and one that can go on does."""
+        if self.fenced or not self.copies:
             return
-        now = self.world.engine.now
-        for effect in protection.handle(event, now):
-            self.host.carry_out(effect, self._carry_out)
-            if self.protection is not protection:
+        wants: list[tuple[Policy, failover.Standbys]] = [(wanted.under(self.shape.policy), wanted)]
+        if wanted.turn is not None:
+            wants.append((parse(wanted.turn.policy), wanted.turn))
+        self._keep([policy for policy, _ in wants])
+        if wanted.ready or not any(p.recovery == "standby" and not p.standby_runs for p, _ in wants):
+            # Only now: until the coordinator knows of the standby's version, this host's own is the one to go back to.
+            self.host.disk.drop(self.shape.stages)
+        for keeper, (policy, standbys) in zip(self.keepers, wants, strict=True):
+            keeper.agree(policy, standbys)
+            if not self.keepers:
                 return
-        deadline = protection.next_deadline()
-        if deadline is not None and deadline < self._timer_at:
-            self._timer_at = max(deadline, now)
-            self.host.living.after(max(0.0, deadline - now), self._tick)
 
-    def _tick(self) -> None:
-        self._timer_at = float("inf")
-        self.note(base.Tick())
+    def _keep(self, policies: list[Policy]) -> None:
+        known = self.keepers
+        going = {policy: keeper for policy in policies for keeper in known if keeper.serves(policy)}
+        self.keepers = tuple(going.get(policy) or Keeper(self, policy) for policy in policies)
+        if self.keepers == known:
+            return
+        for keeper in known:
+            if keeper not in self.keepers:
+                keeper.stop()
+        self.levels = max(keeper.levels for keeper in self.keepers)
+        for copy in self.copies.values():
+            self.allow(copy)
+            copy.try_run()
 
-    def _carry_out(self, effect: base.Effect) -> None:
-        if isinstance(effect, base.AckUpstream):
-            copy = self.copies[effect.stage]
-            for stream in copy.inputs if effect.input is None else (effect.input,):
-                known = copy.acks[stream]
-                if effect.epoch > known.get(effect.level, -1):
-                    # Made anew, never changed: messages that are on their way carry what was said when they left.
-                    copy.acks[stream] = {**known, effect.level: effect.epoch}
-                self._send_ack(copy, stream)
-        elif isinstance(effect, base.Capture):
-            self._capture(effect)
-        elif isinstance(effect, base.TrimStandby):
-            target = self.targets.get(effect.standby)
-            if target is not None:
-                message = (self.generation, effect.stage, effect.epoch)
-                self.world.send(self.host, target[0], self.name, "trim", message)
-        else:
-            copy = self.copies[effect.stage]
-            copy.paused = isinstance(effect, base.Pause)
-            if not copy.paused:
-                copy.try_run()
-            elif not copy.busy:
-                self.host.living.after(0.0, self.note, base.Paused(copy.name))
+    def allow(self, copy: Copy) -> None:
+        """What may be acknowledged of a copy's inputs: what all keepers allow, of levels that all of them speak."""
+        said = [keeper.acks[copy.name] for keeper in self.keepers]
+        if len(said) == 1:
+            copy.acks = said[0]  # the very same, so that all this is for turns only
+            return
+        copy.acks = {}
+        for stream in copy.inputs:
+            levels = set(said[0][stream]).intersection(*(acks[stream] for acks in said[1:]))
+            copy.acks[stream] = {level: min(acks[stream][level] for acks in said) for level in sorted(levels)}
+
+    def note(self, event: base.Event) -> None:
+        for keeper in self.keepers:
+            keeper.note(event)
 
     def processed(self, copy: Copy, epoch: int) -> None:
         """A copy has processed an epoch."""
@@ -205,75 +203,23 @@ class Unit(Member):
                 message = (self.generation, copy.name, self.key, epoch, None)
                 self.world.send(self.host, wanted.primary, self.name, "pasted", message)
 
-    def set_standbys(self, wanted: UnitPlan) -> None:
-        if self.fenced or self.protection is None:
-            return
-        changed = self._aim(wanted)
-        keeps = bool(self.policy.backups) and not self.policy.standby_runs
-        if keeps and not self.targets:
-            self.targets = {self.own: (self.host.name, -1)}
-        elif keeps and wanted.ready:
-            # Only now: until the coordinator knows of the standby's version, this host's own is the one to go back to.
-            self.host.disk.drop(self.shape.stages)
-        if changed or not self._held_by:
-            for key in self.targets:
-                self._held_by.setdefault(key, set())
-            self._captures = {pair: t for pair, t in self._captures.items() if pair[1] in self.targets}
-            self.note(base.StandbysChanged(tuple(self.targets)))
-
-    def _capture(self, order: base.Capture) -> None:
-        copy = self.copies[order.stage]
-        first, output = order.epoch + 1, ()
-        if order.queue:
-            queue = copy.output
-            first = min(queue.queue.first, order.epoch + 1)
-            output = tuple(queue.values[e] for e in range(first, order.epoch + 1))
-        version = Version(order.epoch, copy.history[order.epoch], first, output)
-        self._captures[order.stage, order.standby] = self.host.now
-        host, _ = self.targets[order.standby]
-        if host == self.host.name:
-            self.host.living.after(self.world.conditions.disk_s, self._store_here, order.stage, order.standby, version)
-            return
-        message = (self.generation, order.stage, order.standby, version, self.host.name)
-        self.world.send(self.host, host, self.name, "paste", message)
-
-    def _store_here(self, stage: str, key: str, version: Version) -> None:
-        if self.protection is None or key not in self.targets:
-            return
-        if self.host.disk_full:
-            self.pasted(self.generation, stage, key, -1, "disk")
-            return
-        self.host.disk.paste(stage, version)
-        self.pasted(self.generation, stage, key, version.epoch, None)
-
     def pasted(self, generation: int, stage: str, key: str, epoch: int, refusal: str | None) -> None:
         """A standby's answer to a checkpoint, or news of how far its copy is."""
-        if not self.primary or generation != self.generation or self.protection is None or key not in self.targets:
+        if not self.primary or generation != self.generation:
             return
-        if refusal == "fenced":
-            self.fence()
-            return
-        self._captures.pop((stage, key), None)
-        if refusal is not None:
-            full = refusal == "disk"
-            if full:
-                host, since = self.targets[key]
-                event = failover.StandbyUnusable(self.name, self.generation, host, since, "no space left on device")
-                self.host.report(event)
-            self.note(base.CaptureFailed(stage, key, lost_standby=full))
-            return
-        held = self._held_by.setdefault(key, set())
-        held.add(stage)
-        self.note(base.Pasted(stage, key, epoch))
-        if len(held) == len(self.shape.stages) and key in self.targets:
-            self._ready(key)
+        for keeper in self.keepers:
+            if key in keeper.targets.at:
+                if refusal == "fenced":
+                    self.fence()
+                else:
+                    keeper.pasted(stage, key, epoch, refusal)
 
     # -- as standby ---------------------------------------------------------------------------------------------------
 
-    def paste(self, generation: int, stage: str, key: str, version: Version, sender: str) -> None:
+    def paste(self, generation: int, stage: str, key: str, version: Version, sender: str, order: int) -> None:
         if self.host.stale(self.name, generation):
             self._pasted(sender, generation, stage, key, -1, "fenced")
-        elif self.primary or generation != self.generation or key != self.key:
+        elif self.primary or generation != self.generation or key != self.key or self._overtaken(stage, order):
             self._pasted(sender, generation, stage, key, -1, "elsewhere")
         elif self.host.disk_full:
             self._pasted(sender, generation, stage, key, -1, "disk")
@@ -289,6 +235,11 @@ class Unit(Member):
             self.host.living.after(
                 self.world.conditions.disk_s, self._store_paste, generation, stage, key, version, sender
             )
+
+    def _overtaken(self, stage: str, order: int) -> bool:
+        newest = self._newest_order.get(stage, (-1, 0))
+        self._newest_order[stage] = max(newest, (self.generation, order))
+        return newest > (self.generation, order)
 
     def _store_paste(self, generation: int, stage: str, key: str, version: Version, sender: str) -> None:
         if self.primary or generation != self.generation or self.host.units.get(self.name) is not self:
@@ -344,7 +295,7 @@ class Unit(Member):
         reply = partial(self.host.living.after, 0.0, self.deliver, self.generation, copy.name, stream)
         producer.output.serve((copy.name, self.host.name), epoch, reply)
 
-    def _send_ack(self, copy: Copy, stream: str) -> None:
+    def send_ack(self, copy: Copy, stream: str) -> None:
         acks = copy.acks[stream]
         if stream in copy.inside:
             self.host.living.after(0.0, self._ack_inside, stream, copy.name, acks)
@@ -407,7 +358,6 @@ class Unit(Member):
             self._ask_where()
         for copy in list(self.copies.values()):
             if not copy.stopped:
-                self._place(copy)
                 copy.retry(float("inf"))
 
     def retry(self) -> None:
@@ -419,7 +369,5 @@ class Unit(Member):
         for copy in self.copies.values():
             if not copy.stopped:
                 copy.retry(before)
-        for (stage, key), since in [*self._captures.items()]:
-            if since <= before - self.world.conditions.retry_s:
-                del self._captures[stage, key]
-                self.note(base.CaptureFailed(stage, key, lost_standby=False))
+        for keeper in self.keepers:
+            keeper.retry(before - self.world.conditions.retry_s)

@@ -166,6 +166,9 @@ class StageRole:
     inputs: tuple[str, ...] = ()
     last: bool = True
     """Only sinks read its stream."""
+    trimmed: int | None = None
+    """What all its consumers are done with. Left out: everything up to ``start``. One that runs already, as a copy or
+    under another policy, may have output that somebody still wants."""
 
 
 class Protection(Protocol):

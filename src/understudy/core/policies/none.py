@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from understudy.core.policies.base import AckUpstream, Effect, Event, Policy, Received, StageRole
+from understudy.core.policies.base import AckUpstream, Committed, Effect, Event, Policy, StageRole
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,14 @@ class NoProtection(Policy):
 
 
 class Unprotected:
-    """Acknowledge on receipt, keep nothing."""
+    """Keeps nothing, and acknowledges what it has processed. On receipt would do as well (Gu et al. 2009, Section 3.1);
+    but what was let go of must not lie ahead of the state, or another policy could not begin from there."""
 
     def __init__(self, stages: Iterable[StageRole]) -> None:
         self.acked = {stage.name: stage.start for stage in stages}
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        if isinstance(event, Received) and event.epoch > self.acked[event.stage]:
+        if isinstance(event, Committed) and event.epoch > self.acked[event.stage]:
             self.acked[event.stage] = event.epoch
             return [AckUpstream(event.stage, event.epoch)]
         return []

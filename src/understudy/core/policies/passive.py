@@ -3,9 +3,10 @@
 Three ways to time checkpoints (Gu et al. 2009, Section 3.1). *Sweeping*: the last stage by a timer, every other stage
 as soon as its output queue was trimmed. Because a stage turns epoch *e* into epoch *e*, a checkpoint can be taken *at
 the trim point itself*: the state after the newest epoch that all consumers have acknowledged. Such a checkpoint needs
-no output queue at all, and a sweep carries one epoch number from sink to source. *Individual*: every stage by a timer
-of its own, with its output queue. *Synchronous*: a timer for the unit; all its stages are paused, captured with their
-queues, and go on when everything is safe.
+no output queue at all, and a sweep carries one epoch number from sink to source. Where the stage ran before sweeping
+began, the first checkpoint has the queue: consumers have yet to be done with what is in it. *Individual*: every stage
+by a timer of its own, with its output queue. *Synchronous*: a timer for the unit; all its stages are paused, captured
+with their queues, and go on when everything is safe.
 
 A store may lose any one version to a damaged disk, so a stage acknowledges upstream only what the *older* of the last
 two versions covers at every standby: whichever of them is restored, its input is still there.
@@ -128,9 +129,9 @@ class StageVersions:
     def __init__(self, role: StageRole, *, every_s: float, sweeping: bool) -> None:
         self.name, self.every_s, self.sweeping = role.name, every_s, sweeping
         self.timed = role.last or not sweeping
-        self.committed = self.trimmed = self.acked = role.start
-        self.due = role.start
-        """The newest version that could be captured."""
+        self.committed = self.acked = self.due = role.start
+        """``due`` is the newest version that could be captured; never one from before it began."""
+        self.trimmed = role.start if role.trimmed is None else min(role.trimmed, role.start)
         self.at: dict[str, Version] = {}
         self.draining = False
 
@@ -139,7 +140,7 @@ class StageVersions:
             self.committed = committed
         if trimmed is not None and trimmed > self.trimmed:
             self.trimmed = trimmed
-        self.due = min(self.committed, self.trimmed) if self.sweeping else self.committed
+        self.due = max(self.due, min(self.committed, self.trimmed) if self.sweeping else self.committed)
 
     def set_standbys(self, standbys: tuple[str, ...]) -> None:
         self.at = {s: self.at.get(s) or Version(captured=-1) for s in standbys}
@@ -168,7 +169,8 @@ class StageVersions:
             if wait_until is None or now >= wait_until:
                 version.captured, version.in_flight, version.retry_at = self.due, True, None
                 version.timer_at = now + self.every_s if self.timed else None
-                effects.append(Capture(self.name, standby, self.due, queue=not self.sweeping))
+                queue = not self.sweeping or self.due > self.trimmed
+                effects.append(Capture(self.name, standby, self.due, queue))
         return effects
 
     def behind(self, version: Version) -> bool:
