@@ -53,8 +53,10 @@ def unturned(world: World) -> list[str]:
 
 
 def undrained(world: World) -> list[str]:
-    """Queues that hold more than their last few epochs: two checkpoints' worth for every stage below."""
-    slack = 2 * len(world.topology.stages) + 6
+    """Queues that hold more than their last few epochs: two checkpoints' worth for every stage below, each as many
+    epochs as go by while one is written."""
+    writing = world.conditions.disk_s / world.conditions.epoch_s
+    slack = 2 * len(world.topology.stages) * (1 + int(writing)) + 6
     found: list[str] = []
     for host in world.hosts.values():
         for unit in host.units.values():

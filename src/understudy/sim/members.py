@@ -120,6 +120,8 @@ class Member:
         value: int,
         refusal: str | None,
     ) -> None:
+        if refusal == "gone" and not self.primary:
+            return  # what the primary says counts: a copy may have heard of progress that the primary has not
         message = (generation, consumer, stream, epoch, value, refusal)
         self.world.send(self.host, sender, unit, "deliver", message)
 
