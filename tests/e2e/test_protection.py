@@ -76,15 +76,15 @@ def test_policies_are_changed_while_hosts_die(tmp_path: Path) -> None:
         drill.run.hosts.start(drill.harmed[-1])
         turned(drill, "speeds")
         drill.epochs(2)
-        for policy in ("active-standby delivery=eager", "hybrid", "passive-standby individual", "none"):
+        for policy in ("active-standby delivery=eager", "hybrid", "none"):
             switch("speeds", parse(policy))
             turned(drill, "speeds")
             assert drill.coordinator.failover.topology.units["speeds"].policy == parse(policy)
             drill.epochs(2)
-        switch("speeds", parse("passive-standby"))
+        switch("speeds", parse("passive-standby individual"))
         turned(drill, "speeds")
         drill.epochs(1)
-        drill.signal("speeds")
+        drill.signal("speeds")  # its checkpoints carry the output queue, and are restored with it
         drill.epochs(8)
         result = drill.judge()
     assert result["verdict"] == "precise", result

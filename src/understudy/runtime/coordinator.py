@@ -31,6 +31,8 @@ from understudy.planning import Measured
 from understudy.runtime import profile, wire
 
 UNLIMITED = 1 << 62
+OPENING_S = 1.0
+"""Time between further epochs while a drill waits for its standbys."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,7 @@ class Coordinator:
         self.go: int = 0
         """How many epochs sources may cut: none until every stage runs, then ``UNLIMITED``; a drill opens with a few
         and goes on when every standby is armed, so that harm is done to a job at rest, not to one starting up."""
+        self._opened_at = 0.0
         self.changed = threading.Condition(threading.RLock())
         self.failover = Failover(self.topology)
         self.detector = detection.Detector(interval_s=config.heartbeat_s, misses=config.heartbeat_misses)
@@ -388,6 +391,7 @@ class Coordinator:
             with self.changed:
                 if self.detector.handle(detection.Tick(), time.monotonic()):
                     self._weigh(OWNER, self.detector.view())
+                self._open_further()
                 deadline = self.detector.next_deadline()
                 wait = self.config.heartbeat_s if deadline is None else max(0.01, deadline - time.monotonic())
                 self.changed.wait(wait)
@@ -533,10 +537,18 @@ class Coordinator:
         plan = self.failover.plan.units
         if not self.go and all(self.started.get(s) == plan[self.topology.unit_of[s]].generation for s in inner):
             self.go = UNLIMITED if self._arms_late() else int(self.config.options.get("opening_epochs", UNLIMITED))
+            self._opened_at = time.monotonic()
             self.say("go", "every stage runs; sources are let go")
             self._publish(self.failover.plan)
         if 0 < self.go < UNLIMITED and self._all_armed():
             self.go = UNLIMITED
+            self._publish(self.failover.plan)
+
+    def _open_further(self) -> None:
+        """Some standbys can only be armed when later epochs let checkpoints sweep up to them."""
+        if 0 < self.go < UNLIMITED and time.monotonic() - self._opened_at >= OPENING_S:
+            self.go += 1
+            self._opened_at = time.monotonic()
             self._publish(self.failover.plan)
 
     def _arms_late(self) -> bool:

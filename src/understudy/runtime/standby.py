@@ -29,6 +29,8 @@ REHEARSAL_EPOCHS = 8
 """Batches run on throw-away rows before arming. The first few load and compile classes; about ten more bring a
 batch down to what it costs for good."""
 SNAPSHOT_EPOCHS = 2
+REHEARSAL_S = 45.0
+"""A rehearsal that takes longer hangs, and others wait for it. The takeover is then only slower."""
 CALM_S = 3.0
 """A standby made after a takeover waits this long before it rehearses: the new primary needs the processor more."""
 
@@ -54,8 +56,10 @@ class Rehearsal:
         query = None
         try:
             query = plans.start(self.name, self.copy.state, self._publish)
+            limit = time.monotonic() + REHEARSAL_S
             while not self._done.wait(0.2) and not abandoned.is_set() and query.isActive:
-                pass
+                if time.monotonic() > limit:
+                    raise TimeoutError(f"no end after {REHEARSAL_S:.0f} s")
         finally:
             with self.host.changed:
                 self.over = True
