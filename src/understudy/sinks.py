@@ -1,8 +1,9 @@
 """Where results go.
 
 A folder sink keeps one sub-folder per epoch, ``epoch=000000000012/part-0.parquet``, which Spark and others read as
-a table partitioned by ``epoch``. Writing an epoch that is there already does nothing, and a writer of an older
-generation is refused, so neither a takeover nor a primary that wakes up again can add a row.
+a table partitioned by ``epoch``. A writer that begins adds nothing to epochs up to the newest that is there, and a
+writer of an older generation is refused, so neither a takeover nor a primary that wakes up again can add a row, and
+what was lost without protection stays a gap: it is not filled after what follows it was read.
 """
 
 from __future__ import annotations
@@ -59,12 +60,17 @@ class FolderWriter:
         (root / "_tmp").mkdir(parents=True, exist_ok=True)
         with self._locked():
             marker = root / "_generation"
-            if self._newest() < generation:
+            if self._newest_generation() < generation:
                 temporary = root / "_tmp" / uuid.uuid4().hex
                 temporary.write_text(str(generation))
                 temporary.rename(marker)
+            self._newest = self._newest_epoch()
 
     def write(self, epoch: int, table: pa.Table) -> None:
+        if epoch <= self._newest:
+            with self._locked():
+                self._require_newest_generation()
+            return
         folder = self._root / f"epoch={epoch:012d}"
         final = folder / f"part-0.{self._format}"
         temporary = self._root / "_tmp" / uuid.uuid4().hex
@@ -77,15 +83,27 @@ class FolderWriter:
                 file.flush()
                 os.fsync(file.fileno())
             with self._locked():
-                if self._newest() > self._generation:
-                    raise Fenced(f"{self._root} is written by generation {self._newest()}, this is {self._generation}")
+                self._require_newest_generation()
                 if not final.exists():
                     folder.mkdir(exist_ok=True)
                     os.rename(temporary, final)
+            self._newest = epoch
         finally:
             temporary.unlink(missing_ok=True)
 
-    def _newest(self) -> int:
+    def _require_newest_generation(self) -> None:
+        newest = self._newest_generation()
+        if newest > self._generation:
+            raise Fenced(f"{self._root} is written by generation {newest}, this is {self._generation}")
+
+    def _newest_epoch(self) -> int:
+        """A folder without a file is of a writer that died on the way: it does not count."""
+        for folder in sorted(self._root.glob("epoch=*"), reverse=True):
+            if any(folder.glob("part-*")):
+                return int(folder.name.partition("=")[2])
+        return -1
+
+    def _newest_generation(self) -> int:
         try:
             return int((self._root / "_generation").read_text())
         except FileNotFoundError:

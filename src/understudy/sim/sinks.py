@@ -16,6 +16,7 @@ class SinkStore:
     def __init__(self, name: str, world: World) -> None:
         self.name, self.world = name, world
         self.generation = 0
+        self.newest = -1
         self.values: dict[int, int] = {}
         self.written: list[Written] = []
         self.rewritten: list[str] = []
@@ -29,17 +30,18 @@ class SinkStore:
         return True
 
     def write(self, epoch: int, value: int, generation: int) -> bool:
-        """False when the writer is fenced. An epoch that is there already is left as it is."""
+        """False when the writer is fenced. An epoch that is there already is left as it is, and so is a gap."""
         if generation < self.generation:
             return False
         known = self.values.get(epoch)
-        if known is None:
+        if epoch > self.newest:
+            self.newest = epoch
             self.values[epoch] = value
             if self.world.remember:
                 self.written.append(Written(self.world.engine.now, epoch, generation, value))
             else:
                 self.values.pop(epoch - 100, None)
-        elif known != value:
+        elif known is not None and known != value:
             self.world.tell("CHECK", f"{self.name}: epoch {epoch} comes again as {value}")
             self.rewritten.append(f"epoch {epoch} was written as {known} and again as {value}")
         return True
