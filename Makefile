@@ -5,7 +5,7 @@ ARGS ?=
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast drills bench-failover bench-throughput bench-policies bench-simulator soak fuzz lab lint clean
+.PHONY: help setup demo test test-fast drills bench-failover bench-throughput bench-policies bench-auto bench-simulator soak fuzz lab lint clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
@@ -33,6 +33,9 @@ bench-throughput: setup ## rows per second, against plain Spark and without prot
 
 bench-policies: setup ## what each policy costs and saves, all on one job
 	$(BIN)/python benchmarks/policies.py $(ARGS)
+
+bench-auto: setup ## what us.auto chooses for three jobs, against what is measured
+	$(BIN)/python benchmarks/auto.py $(ARGS)
 
 soak: setup ## ten minutes at full speed against a slow sink
 	$(BIN)/python benchmarks/soak.py $(ARGS)

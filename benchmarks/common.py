@@ -1,4 +1,4 @@
-"""What the benchmarks share: where results go and what they say about the machine."""
+"""What the benchmarks share: what a run has cost, where results go, and what they say about the machine."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ import os
 import platform
 import subprocess
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import psutil
 from rich.console import Console
+
+from understudy.drill import Drill
 
 HERE = Path(__file__).parent
 JOBS = HERE / "jobs"
@@ -32,3 +36,26 @@ def save(name: str, result: dict[str, Any] | list[dict[str, Any]], out: Path) ->
     }
     with open(out / "history.jsonl", "a") as file:
         file.write(json.dumps(line) + "\n")
+
+
+def processor_s(drill: Drill) -> float:
+    """Processor time of all hosts and everything below them so far."""
+    total = 0.0
+    for pid in drill.coordinator.pids.values():
+        for process in (host := psutil.Process(pid)), *host.children(recursive=True):
+            try:
+                spent = process.cpu_times()
+            except psutil.NoSuchProcess:
+                continue
+            total += spent.user + spent.system + spent.children_user + spent.children_system
+    return total
+
+
+def spent(drill: Drill) -> Counter[str]:
+    """Bytes by category and what checkpoints have cost, of all hosts together."""
+    status = drill.coordinator.status()
+    counts: Counter[str] = Counter(status["bytes"])
+    for host in status["hosts"].values():
+        for costs in host.get("checkpoints", {}).values():
+            counts.update({f"checkpoint {what}": value for what, value in costs.items()})
+    return counts

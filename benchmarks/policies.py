@@ -11,18 +11,17 @@ import argparse
 import os
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import psutil
 from rich.progress import track
 from rich.table import Table
 
 import understudy as us
-from common import JOBS, console, save
+from common import JOBS, console, processor_s, save, spent
 from understudy.cli import FAST_START, interrupt_on_sigterm
-from understudy.drill import HA_CATEGORIES, Drill
+from understudy.drill import Drill
+from understudy.runtime.wire import HA_CATEGORIES
 
 EPOCH_S = 0.5
 EVERY = "5s"
@@ -36,29 +35,6 @@ POLICIES = {
     "active-eager": "us.ActiveStandby(delivery='eager')",
     "upstream": "us.UpstreamBackup()",
 }
-
-
-def processor_s(drill: Drill) -> float:
-    """Processor time of all hosts and everything below them so far."""
-    total = 0.0
-    for pid in drill.coordinator.pids.values():
-        for process in (host := psutil.Process(pid)), *host.children(recursive=True):
-            try:
-                spent = process.cpu_times()
-            except psutil.NoSuchProcess:
-                continue
-            total += spent.user + spent.system + spent.children_user + spent.children_system
-    return total
-
-
-def spent(drill: Drill) -> Counter[str]:
-    """Bytes by category and what checkpoints have cost, of all hosts together."""
-    status = drill.coordinator.status()
-    counts: Counter[str] = Counter(status["bytes"])
-    for host in status["hosts"].values():
-        for costs in host.get("checkpoints", {}).values():
-            counts.update({f"checkpoint {what}": value for what, value in costs.items()})
-    return counts
 
 
 def measure(name: str, out: Path, window_s: float) -> dict[str, Any]:

@@ -28,7 +28,9 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class _Candidate:
+class Candidate:
+    """A policy, and what to expect of it."""
+
     policy: Policy
     estimate: Estimate
 
@@ -49,22 +51,32 @@ class _Candidate:
 
 def choose(goal: Auto, profile: Profile, operators: Sequence[OperatorClass]) -> Choice:
     """The policy for a unit of stages of these classes. Raises NoPolicy."""
-    reach = reach_s(list(operators))
-    refusal = next((found.refusal for found in operators if found.refusal), "")
-    policies: list[Policy] = [none] if goal.loss == "some" else []
-    policies += [] if refusal else [UpstreamBackup(), *(UpstreamBackup(ack_every=every) for every in EVERY)]
-    policies += [PassiveStandby(every=every) for every in EVERY] + [ActiveStandby()]
-    candidates = [_Candidate(policy, estimate(policy, profile, reach_s=reach)) for policy in policies]
-    fitting = [candidate for candidate in candidates if candidate.meets(goal)]
+    known = candidates(goal, profile, operators)
+    fitting = [candidate for candidate in known if candidate.meets(goal)]
     if not fitting:
-        raise NoPolicy(_nearest(goal, candidates))
+        raise NoPolicy(_nearest(goal, known))
     chosen = min(fitting, key=lambda candidate: (candidate.estimate.overhead, candidate.estimate.worst_s))
-    return Choice(chosen.policy, chosen.estimate, tuple(_why(goal, chosen, candidates, refusal)))
+    return Choice(chosen.policy, chosen.estimate, tuple(_why(goal, chosen, known, _refusal(operators))))
 
 
-def _why(goal: Auto, chosen: _Candidate, candidates: list[_Candidate], refusal: str) -> list[str]:
+def candidates(goal: Auto, profile: Profile, operators: Sequence[OperatorClass]) -> list[Candidate]:
+    """What there is to choose from: the policies that such a unit can be under without losing more than is allowed."""
+    policies: list[Policy] = [none] if goal.loss == "some" else []
+    if not _refusal(operators):
+        policies += [UpstreamBackup(), *(UpstreamBackup(ack_every=every) for every in EVERY)]
+    policies += [PassiveStandby(every=every) for every in EVERY] + [ActiveStandby()]
+    reach = reach_s(list(operators))
+    return [Candidate(policy, estimate(policy, profile, reach_s=reach)) for policy in policies]
+
+
+def _refusal(operators: Sequence[OperatorClass]) -> str:
+    """Why a unit cannot be rebuilt by replay; empty when it can."""
+    return next((found.refusal for found in operators if found.refusal), "")
+
+
+def _why(goal: Auto, chosen: Candidate, candidates: list[Candidate], refusal: str) -> list[str]:
     lines = [f"{chosen.tells()}: the cheapest that meets the goal"]
-    for candidate in _best_of_each_kind(goal, [c for c in candidates if c.policy.kind != chosen.policy.kind]):
+    for candidate in best_of_each_kind(goal, [c for c in candidates if c.policy.kind != chosen.policy.kind]):
         if not candidate.fast(goal):
             verdict = f"later than {goal.recovery_time}"
         elif not candidate.cheap(goal):
@@ -79,9 +91,9 @@ def _why(goal: Auto, chosen: _Candidate, candidates: list[_Candidate], refusal: 
     return lines
 
 
-def _best_of_each_kind(goal: Auto, candidates: list[_Candidate]) -> list[_Candidate]:
+def best_of_each_kind(goal: Auto, candidates: list[Candidate]) -> list[Candidate]:
     """Of several intervals, only the one that comes nearest to the goal is worth a line."""
-    best: dict[str, _Candidate] = {}
+    best: dict[str, Candidate] = {}
     for candidate in candidates:
         best.setdefault(candidate.policy.kind, candidate)
         if candidate.fast(goal) and candidate.estimate.overhead < best[candidate.policy.kind].estimate.overhead:
@@ -89,7 +101,7 @@ def _best_of_each_kind(goal: Auto, candidates: list[_Candidate]) -> list[_Candid
     return list(best.values())
 
 
-def _nearest(goal: Auto, candidates: list[_Candidate]) -> str:
+def _nearest(goal: Auto, candidates: list[Candidate]) -> str:
     """Give up as little as possible of one wish, or of the other."""
     fast = min((c for c in candidates if c.fast(goal)), key=lambda c: c.estimate.overhead, default=None)
     cheap = min((c for c in candidates if c.cheap(goal)), key=lambda c: c.estimate.worst_s, default=None)
