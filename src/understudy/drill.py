@@ -15,15 +15,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from understudy.core.pacing import IN_STEP
+from understudy.core.policies import Policy
 from understudy.runtime.coordinator import Coordinator
 from understudy.runtime.session import LocalRun, wait_for
+from understudy.runtime.wire import HA_CATEGORIES
 from understudy.sources import RecordedSource
 from understudy.verify import compare, report
 from understudy.verify.checkers import Written, check_sink
 
-HA_CATEGORIES = ("checkpoint", "ack", "heartbeat", "duplicate")
-IN_STEP = 2
-"""Epochs by which a copy may be behind its primary and still be called in step."""
 SETTLE_EPOCHS = 8
 """Epochs seen before any harm is done: by then every query is warm and every standby has its checkpoint."""
 
@@ -125,6 +125,21 @@ class Drill:
             kind = {signal.SIGKILL: "killed", signal.SIGSTOP: "paused"}.get(number, "continued")
             self.coordinator.say(kind, f"{host} {kind} with {number.name}", host=host, t=at)
 
+    def switch(self, unit: str, policy: Policy) -> None:
+        """Change a unit's policy, and wait until the new one counts."""
+        if self.coordinator.failover.topology.units[unit].policy != policy:
+            self.coordinator.switch(unit, policy)
+            self.turned(unit)
+
+    def turned(self, unit: str, timeout_s: float = 120.0) -> None:
+        """Wait until a change of policy that was begun is done."""
+
+        def done() -> bool:
+            self.coordinator.wait(0)
+            return self.coordinator.failover.plan.units[unit].turn is None
+
+        wait_for(done, timeout_s, f"the new policy of {unit}")
+
     def leg(self, name: str, *, expected: str = "precise") -> None:
         """What follows is another harm, to be judged by itself (``judge_legs``): epochs from here on are its own."""
         leg = Leg(name, expected, self.newest())
@@ -211,7 +226,7 @@ class Drill:
         entries = self.entries()
         last = self.newest()
         old = self.coordinator
-        old._broadcast("reset", {})
+        old.reset_hosts()
         alive = list(old.failover.alive)
         old.close(exit_hosts=False)
         root = (self.out / "reference").resolve()

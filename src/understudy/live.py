@@ -101,7 +101,7 @@ class View:
             produced = pulses.get(unit.primary or "", [{}, 0])[0].get(last)
             standby = unit.standby or "-"
             if unit.standby and coordinator.topology.stages[last].inputs:
-                standby += " armed" if armed.get(last) == unit.generation else " getting ready"
+                standby += " armed" if armed.get((last, unit.standby)) == unit.generation else " getting ready"
             table.add_row(
                 name,
                 unit.primary or "[red]waiting[/]",

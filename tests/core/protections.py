@@ -20,7 +20,6 @@ from understudy.core.policies.base import (
     Paused,
     Placed,
     Protection,
-    Received,
     StandbysChanged,
     Tick,
     TrimStandby,
@@ -63,7 +62,6 @@ def shown(effects: list[Effect]) -> str:
 
 
 EVENTS: dict[str, tuple[float, Event]] = {
-    "received": (100.5, Received("s", 7)),
     "committed": (100.5, Committed("s", 10)),
     "trimmed": (100.5, trimmed(8)),
     "level 0": (100.5, Acked("s", 0, 8)),

@@ -23,7 +23,6 @@ from understudy.core.policies.base import (
     Effect,
     Event,
     Pasted,
-    Received,
     StageRole,
     StandbysChanged,
     Tick,
@@ -246,7 +245,6 @@ NAMES, EPOCHS, HOSTS = st.sampled_from("xy"), st.integers(-1, 12), st.sampled_fr
 FACTS = st.one_of(
     st.builds(Committed, NAMES, EPOCHS),
     st.builds(Acked, NAMES, st.sampled_from([FINAL, FINAL, 0, 1]), EPOCHS),
-    st.builds(Received, NAMES, EPOCHS),
     st.builds(Pasted, NAMES, HOSTS, EPOCHS),
     st.builds(CaptureFailed, NAMES, HOSTS, st.booleans()),
     st.builds(StandbysChanged, st.lists(HOSTS, unique=True).map(tuple)),

@@ -15,7 +15,6 @@ from understudy.core.policies.base import (
     Drain,
     Effect,
     Pasted,
-    Received,
     StageRole,
     Tick,
 )
@@ -156,7 +155,6 @@ def test_old_news_moves_nothing() -> None:
         (0, pasted(7), []),
         (0, committed(3), []),
         (0, trimmed(4), []),
-        (0, Received("s", 9), []),
         (0, Acked("s", 0, 9), []),
         (0, Acked("s", 1, 9), []),
         (0, Tick(), []),

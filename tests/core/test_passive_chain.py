@@ -24,7 +24,6 @@ from understudy.core.policies.base import (
     Paused,
     Policy,
     Protection,
-    Received,
     StageRole,
     StandbysChanged,
     Tick,
@@ -113,7 +112,6 @@ class Chain:
         if node.pausing or not upstream.request(str(i + 1), epoch):
             return False
         assert upstream.first <= epoch, f"stage {i + 1} needs epoch {epoch}, which was trimmed"
-        self.tell(i, Received(str(i + 1), epoch))
         node.state = epoch
         node.queue.append(epoch)
         self.tell(i, Committed(str(i + 1), epoch))

@@ -22,7 +22,6 @@ from understudy.core.policies.base import (
     Pasted,
     Pause,
     Paused,
-    Received,
     Resume,
     StageRole,
     StandbysChanged,
@@ -100,7 +99,7 @@ def unusable(life: list[tuple[float, object]]) -> bool:
 class NaiveSeparate(Story):
     def handle(self, event: Event, now: float) -> list[Effect]:
         self.told.append((now, event))
-        if isinstance(event, (Received, Paused)):
+        if isinstance(event, Paused):
             return []
         effects: list[Effect] = []
         for role in self.roles:
@@ -136,8 +135,6 @@ class NaiveSynchronous(Story):
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         self.told.append((now, event))
-        if isinstance(event, Received):
-            return []
         effects = [effect for role in self.roles for effect in self.ack(role)]
         effects += self.round(now)
         self.told += [(now, effect) for effect in effects]
@@ -241,7 +238,6 @@ FACTS = st.one_of(
     st.builds(Committed, STAGES, EPOCHS),
     st.builds(Acked, STAGES, st.just(FINAL), EPOCHS),
     st.builds(Acked, STAGES, st.integers(0, 2), EPOCHS),
-    st.builds(Received, STAGES, EPOCHS),
     st.builds(StandbysChanged, st.lists(st.sampled_from("xyz"), unique=True, max_size=3).map(tuple)),
     st.just(Tick()),
     st.sampled_from([Drain(), Tick()]),

@@ -18,7 +18,6 @@ from understudy.core.policies.base import (
     Pasted,
     Pause,
     Paused,
-    Received,
     Resume,
     StageRole,
     Tick,
@@ -251,9 +250,3 @@ TABLE: Table = {
 @pytest.mark.parametrize(("state", "event"), list(product(TABLE, EVENTS)))
 def test_every_state_against_every_event(state: str, event: str) -> None:
     check_pair(TABLE, state, event)
-
-
-def test_receipt_means_nothing() -> None:
-    machine = running()
-    play(machine, (500, Received("s", 99), []))
-    assert machine.stages["s"].committed == 7

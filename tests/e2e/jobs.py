@@ -1,5 +1,14 @@
 """Jobs for the end-to-end tests, as source text: each test writes the one it needs into its own folder."""
 
+from pathlib import Path
+
+
+def write_job(folder: Path, text: str, **values: object) -> Path:
+    path = folder / "job.py"
+    path.write_text(text.format(**{k: str(v) if isinstance(v, Path) else v for k, v in values.items()}))
+    return path
+
+
 HEAD = """
 from pyspark.sql import functions as F
 import understudy as us
@@ -25,21 +34,6 @@ job.sink(speeds, us.sinks.parquet({sink!r}))
 """
 )
 
-UNDER = (
-    RATE
-    + """
-@job.stage(positions, host="h2", standbys=["h1"], ha={policy})
-def speeds(positions):
-    return positions.groupBy("road").agg(F.avg("speed").alias("mean"), F.count("*").alias("cars"))
-
-@job.stage(speeds, host="h1", standbys=["h2"], ha={policy})
-def fast(speeds):
-    return speeds.where("mean > 10")
-
-job.sink(fast, us.sinks.parquet({sink!r}))
-"""
-)
-
 REPLAYED = (
     RATE
     + """
@@ -47,7 +41,7 @@ REPLAYED = (
 def moving(positions):
     return positions.where("speed > 1")
 
-@job.stage(moving, host="h1", standbys=["h2"], ha={policy})
+@job.stage(moving, host="h1", standbys=["h2"])
 def speeds(moving):
     return moving.groupBy("road").agg(F.count("*").alias("cars"))
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 import pytest
-from test_life import epochs_in, final_counts, write_job
+from test_life import epochs_in, final_counts
 
-from jobs import GOALS
+from jobs import GOALS, write_job
 from understudy.cli import FAST_START
 from understudy.core.policies import PassiveStandby, UpstreamBackup
 from understudy.runtime.session import LocalRun, wait_for

@@ -100,7 +100,7 @@ def moments() -> Iterator[float]:
 def test_without_harm_all_is_well(before: str, after: str) -> None:
     world, story = switched(before, after)
     assert story.wrong == [] and not story.beyond
-    assert plan(world).policy is not None and plan(world).under(none) == POLICIES[after]
+    assert plan(world).policy is not None and plan(world).protected_by(none) == POLICIES[after]
     assert said(world, f"a: now under {POLICIES[after].describe()}")
     assert not said(world, "lost") and not said(world, "UNPROTECTED")
 
@@ -111,7 +111,7 @@ def test_whoever_dies_in_mid_turn_nothing_is_lost(before: str, after: str, harm:
     for late_s in moments():
         world, story = switched(before, after, harm, late_s=late_s)
         assert (late_s, story.wrong, story.beyond) == (late_s, [], False)
-        assert plan(world).under(none) == POLICIES[after], "it comes to that all the same"
+        assert plan(world).protected_by(none) == POLICIES[after], "it comes to that all the same"
 
 
 @pytest.mark.parametrize("after", ["active", "sweeping"])

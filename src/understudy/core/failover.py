@@ -95,7 +95,7 @@ class UnitPlan(Standbys):
     def held_by(self, standbys: tuple[str, ...], since: tuple[int, ...], ready: tuple[str, ...]) -> UnitPlan:
         return replace(self, standbys=standbys, since=since, ready=ready)
 
-    def under(self, defined: Policy) -> Policy:
+    def protected_by(self, defined: Policy) -> Policy:
         """What protects it, where the job says ``defined``."""
         return defined if self.policy is None else parse(self.policy)
 
@@ -321,7 +321,7 @@ class Failover:
             if holder:
                 start = "held"
             elif begun_before and shape.policy.recovery != "standby":
-                start = _anew(shape)
+                start = _without_state(shape)
             else:
                 start = "fresh"
             units[name] = UnitPlan(generation=old.generation + 1, primary=primary, start=start)
@@ -360,8 +360,8 @@ class Failover:
                 if empty and unit.ready and shape.policy.recovery == "standby":
                     changes[name] = replace(unit, primary=None)  # somebody who is away has what this one lost
                     continue
-                start = "held" if shape.policy.recovery == "standby" else _anew(shape)
-                changes[name] = self._anew(unit, event.host, start)
+                start = "held" if shape.policy.recovery == "standby" else _without_state(shape)
+                changes[name] = self._begin_on(unit, event.host, start)
                 says.append(Say("restored", f"{name}: goes on on {event.host}, which has returned", name, event.host))
             else:
                 successor, say = self._succeed(name, unit, changes)
@@ -524,11 +524,11 @@ class Failover:
                 else:
                     text = f"{name}: rebuilt on {heir} by replay"
                 say = Say("restarted", text, name, heir)
-                return self._anew(unit, heir, _anew(shape)), say
+                return self._begin_on(unit, heir, _without_state(shape)), say
         wanted = " or ".join(hosts) or "any host"
         return None, Say("waiting", f"{name} WAITS: nobody can take it over; it goes on when {wanted} returns", name)
 
-    def _anew(self, unit: UnitPlan, host: str, start: str) -> UnitPlan:
+    def _begin_on(self, unit: UnitPlan, host: str, start: str) -> UnitPlan:
         """The unit's next generation, which begins on ``host`` and has nobody yet."""
         return UnitPlan(
             generation=unit.generation + 1, primary=host, start=start, policy=unit.policy, turn=self._again(unit.turn)
@@ -660,6 +660,6 @@ def _alike(now: Policy, new: Policy) -> bool:
     return now.recovery == new.recovery == "standby" and now.standby_runs == new.standby_runs
 
 
-def _anew(shape: UnitShape) -> str:
+def _without_state(shape: UnitShape) -> str:
     """What a copy without any state starts from."""
     return "replay" if shape.policy.recovery == "replay" else "newest"

@@ -220,7 +220,7 @@ class Bench:
             )  # fmt: skip
             self.run.start()
         else:
-            self.coordinator._broadcast("reset", {})
+            self.coordinator.reset_hosts()
             changes = {"job_file": file, "folder": self.out / "state" / name, "options": options}
             self._replace_coordinator(heartbeat_s=experiment.heartbeat_s, **changes)
             self.coordinator.wait_for_hosts(4)

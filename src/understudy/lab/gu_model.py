@@ -268,8 +268,6 @@ class Pe(Consumer, Producer):
         """The newest epoch of its output that the standby was sent."""
 
     def took(self, epoch: int) -> None:
-        if self.copy.primary and self.copy.unit.method == "none":
-            self.copy.note(base.Received(self.name, epoch))
         self.try_run()
 
     def try_run(self) -> None:

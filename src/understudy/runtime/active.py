@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from understudy.runtime import wire
 from understudy.runtime.checkpoints import CheckpointDamaged, CheckpointStore
-from understudy.runtime.stage import RunningStage
+from understudy.runtime.stage import RunningStage, position
 
 if TYPE_CHECKING:
     from understudy.runtime.host import Host
@@ -56,11 +56,9 @@ class ActiveStandbyStage:
             generation=self.generation,
             folder=self.folder,
             state=own.state,
-            start_epoch=manifest["epoch"],
-            base=manifest["base"],
-            gap=manifest.get("gap", 0),
             primary=False,
             since=self.since,
+            **position(manifest),
         )
         self.copy.start()
 
@@ -68,17 +66,20 @@ class ActiveStandbyStage:
         """Another copy has become primary. It gives its state once more, as to any standby it does not know."""
         with self.host.changed:
             self.generation = generation
-            if self.copy is not None:
-                self.copy.generation = generation
+            copy = self.copy
+            if copy is not None:
+                copy.generation = generation
             self.host.changed.notify_all()
+        if copy is not None and copy.resumed_at is not None:
+            self.host.report("armed", stage=self.name, unit=self.unit, generation=generation)
 
     def take_copy(self) -> RunningStage | None:
         """Stop being a standby. Returns the running copy, which is the caller's to promote; None when there is none
-        yet."""
+        yet, or it has given up."""
         with self._lock:
             self._released = True
             copy, self.copy = self.copy, None
-            return copy
+            return None if copy is None or copy.stopping else copy
 
     def arm(self) -> wire.Reply | dict[str, Any]:
         return wire.refuse("stopped") if self.copy is None else self.copy.arm()

@@ -106,7 +106,8 @@ class Coordinator:
         self.meter = wire.Meter()
         self.started: dict[str, int] = {}
         """Stage -> generation whose query is running."""
-        self.armed: dict[str, int] = {}
+        self.armed: dict[tuple[str, str], int] = {}
+        """(stage, host) -> generation whose standby is armed there, or runs."""
         self._ready: set[tuple[str, int, str, int, str]] = set()
         self._holds: dict[str, dict[str, int]] = {}
         self._spent: dict[str, dict[str, int]] = {}
@@ -235,14 +236,13 @@ class Coordinator:
         resume = journal is not None
         with self.changed:
             if journal is not None:
-                old = _plan(journal)
-                self.failover.adopt(Plan(serial=old.serial, units=old.units))
                 known = set(journal["plan"]["units"])
                 if known != set(self.topology.units):
                     raise JobError(
                         f"the job's units changed from {sorted(known)} to {sorted(self.topology.units)} since it "
                         "stopped; start over with --fresh"
                     )
+                self.failover.adopt(_plan(journal))
                 self._require_holds(journal["state"] == "stopped")
             self._begun = True
             clean = journal is not None and journal["state"] == "stopped"
@@ -275,8 +275,9 @@ class Coordinator:
     def _all_armed(self) -> bool:
         for stage, unit in self.topology.unit_of.items():
             plan = self.failover.plan.units[unit]
-            if self.topology.stages[stage].inputs and plan.standby and self.armed.get(stage) != plan.generation:
-                return False
+            if self.topology.stages[stage].inputs:
+                if any(self.armed.get((stage, host)) != plan.generation for host in plan.standbys):
+                    return False
         return all(p.ready == p.standbys for p in self.failover.plan.units.values())
 
     def drain(self, timeout_s: float = 60.0) -> bool:
@@ -292,6 +293,11 @@ class Coordinator:
                 return True
             time.sleep(0.1)
         return False
+
+    def reset_hosts(self) -> None:
+        """Let the hosts forget the job and keep Spark warm, for the next coordinator at this address. A query that is
+        stopped finishes its batch first."""
+        self._broadcast("reset", {}, timeout_s=120)
 
     def close(self, *, exit_hosts: bool = True) -> None:
         with self.changed:
@@ -511,7 +517,7 @@ class Coordinator:
                 )
                 self._maybe_go()
             elif kind == "armed":
-                self.armed[stage] = generation
+                self.armed[stage, host] = generation
                 self.say("armed", f"{stage}: standby armed on {host}", unit=unit, host=host)
                 self._maybe_go()
             elif kind == "fenced":
@@ -661,13 +667,15 @@ class Coordinator:
                 health[key] += time.time() - time.monotonic()
         return health
 
-    def _broadcast(self, action: str, header: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    def _broadcast(
+        self, action: str, header: dict[str, Any], *, timeout_s: float = 10.0
+    ) -> dict[str, dict[str, Any]]:
         with self.changed:
             peers = {host: self._peer(self.hosts[host]) for host in self.failover.alive}
 
         def one(peer: wire.Peer) -> dict[str, Any] | None:
             try:
-                return peer.call(action, header, timeout_s=10).header
+                return peer.call(action, header, timeout_s=timeout_s).header
             except flight.FlightError:
                 return None
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from understudy.planning import Measured
+from understudy.runtime.wire import HA_CATEGORIES
 
 FILE = "profile.json"
 EVERY_S = 10.0
@@ -20,7 +21,6 @@ EVERY_S = 10.0
 WEIGHT = 0.3
 """How much the newest look counts against all before it: a spike does not make a profile, a change does within a
 minute."""
-_HA = ("checkpoint", "ack", "heartbeat", "duplicate")
 
 
 class Sampler:
@@ -59,7 +59,7 @@ class Sampler:
                 self._blend(self.measured.streams, name, rates)
         more = {category: count - spent_then.get(category, 0) for category, count in spent.items()}
         if more.get("data", 0) > 0:
-            ratio = sum(max(0, more.get(category, 0)) for category in _HA) / more["data"]
+            ratio = sum(max(0, more.get(category, 0)) for category in HA_CATEGORIES) / more["data"]
             known = self.measured.ha_ratio
             self.measured.ha_ratio = ratio if known is None else known + WEIGHT * (ratio - known)
 

@@ -6,6 +6,7 @@ import shutil
 import threading
 import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from understudy.runtime.checkpoints import CheckpointStore
 from understudy.runtime.keeper import Keeper
 from understudy.runtime.source import EntryLog, SourceStage, StandbySource
 from understudy.runtime.spark_source import SparkSourceStage
-from understudy.runtime.stage import RunningStage
+from understudy.runtime.stage import RunningStage, position
 from understudy.runtime.standby import StandbyStage
 from understudy.sources import SparkSource
 
@@ -136,6 +137,10 @@ class Roles:
                 stage.keepers = tuple(going[policy] for policy, *_ in wants)
         for policy, standbys, turn in wants:
             going[policy].agree(policy, standbys, turn)
+        copies = [f"{host}#{since}" for policy, standbys, _ in wants if policy.standby_runs for host, since in standbys]
+        with self.host.changed:
+            for stage in stages:
+                stage.pace.watch(copies)
 
     def _standby_role(self, unit: str, wanted: dict[str, Any]) -> tuple[int, Policy] | None:
         """Since when this host is a standby of the unit, and under which policy; None when it is not."""
@@ -145,6 +150,14 @@ class Roles:
                 since = some["since"][some["standbys"].index(self.host.name)]
                 return since, self.host.topology.units[unit].policy if policy is None else parse(policy)
         return None
+
+    def forget(self) -> None:
+        """Stop all that runs, at once, and drop what is held. The plan is empty by now."""
+        with self._lock:
+            stages = dict(self.host.stages)
+            with ThreadPoolExecutor(max_workers=max(1, len(stages))) as pool:
+                list(pool.map(self.discard, stages, stages.values()))
+            shutil.rmtree(self.host.folder / "stages", ignore_errors=True)
 
     def _stage_folder(self, stage: str) -> Path:
         return self.host.folder / "stages" / stage
@@ -202,14 +215,13 @@ class Roles:
             primary = SourceStage(self.host, stage, unit=unit, generation=generation, log=log)
         else:
             manifest, query, state = self._held(stage, mine, folder, start)
-            gap = 0
             if manifest is not None:
-                start_epoch, base, gap = manifest["epoch"], manifest["base"], manifest.get("gap", 0)
+                where = position(manifest)
             elif start in ("newest", "replay"):
                 base = self._begin_at(unit, stage, generation, "next" if start == "newest" else "oldest")
-                start_epoch, gap = base - 1, base if start == "newest" else 0
+                where = {"start_epoch": base - 1, "base": base, "gap": base if start == "newest" else 0}
             else:
-                start_epoch, base = -1, 0
+                where = {"start_epoch": -1, "base": 0}
             kind = SparkSourceStage if self.host.job.stages[stage].source is not None else RunningStage
             primary = kind(
                 self.host,
@@ -218,10 +230,8 @@ class Roles:
                 generation=generation,
                 folder=folder,
                 state=state,
-                start_epoch=start_epoch,
-                base=base,
                 query=query,
-                gap=gap,
+                **where,
             )
         with self.host.changed:
             self.host.stages[stage] = primary
@@ -305,7 +315,7 @@ class Roles:
                             break
                 except flight.FlightError:
                     pass
-                if self.host.plan[unit]["generation"] > generation:
-                    raise SetupError(f"a newer generation of {unit} has begun elsewhere")
+                if self.host.plan.get(unit, {}).get("generation") != generation:
+                    raise SetupError(f"the plan for {unit} has changed meanwhile")
                 time.sleep(0.05)
         return max(firsts)

@@ -40,6 +40,8 @@ _SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     # An epoch without rows is still an epoch; Spark must not make extra batches of its own between them.
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    # For ever, by default: a query that does not end would hold up whoever stops it.
+    "spark.sql.streaming.stopTimeout": "30s",
     # The default writes through FileContext, which forks a process per file: 45 ms instead of 10 per log entry.
     "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing"
     ".FileSystemBasedCheckpointFileManager",

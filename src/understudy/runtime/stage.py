@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from understudy.core.acks import FINAL
+from understudy.core.pacing import Pace
 from understudy.core.policies import Policy, base
 from understudy.core.windows import Windows
 from understudy.errors import JobError
@@ -46,6 +47,11 @@ PARTITION_ROWS = 50_000
 """Rows per Spark partition of an input epoch. Below, a second task costs more than it gains."""
 RUN = "run"
 """Session of the readers of a running stage, as against those of a rehearsal."""
+
+
+def position(manifest: dict[str, Any]) -> dict[str, int]:
+    """Where a stage goes on that is restored from a checkpoint, as arguments of ``RunningStage``."""
+    return {"start_epoch": manifest["epoch"], "base": manifest["base"], "gap": manifest.get("gap", 0)}
 
 
 class RunningStage:
@@ -78,6 +84,8 @@ class RunningStage:
         self.granted = self.committed = start_epoch
         self.keepers: tuple[Keeper, ...] = ()
         """What protects it as a primary: one keeper; a second one while the unit changes to another policy."""
+        self.pace = Pace()
+        """As a primary: lets running copies keep up."""
         self.resumed_at: float | None = None
         self.stopping = self.paused = False
         self.error: str | None = None
@@ -190,18 +198,26 @@ class RunningStage:
                 self.resumed_at = time.time()
                 kind = "resumed" if self.primary else "armed"
                 self.host.report(kind, stage=self.name, unit=self.unit, generation=self.generation, epoch=after)
-            self.host.changed.wait_for(lambda: self.stopping or self._may_run(after + 1))
+            while not (self.stopping or self._may_run(after + 1)):
+                self.host.changed.wait()
+            while not self.stopping and (wait_s := self._wait_for_copies_s(after + 1)) > 0:
+                self.host.changed.wait(wait_s)
             if self.stopping:
                 return wire.refuse("stopped")
             self.host.trace(self.name, "granted", after + 1)
             self.granted = max(self.granted, after + 1)
             self._batch_at = time.monotonic()
+            self.pace.started(after + 1, self._batch_at)
             self.host.changed.notify_all()
         return {"epoch": after + 1}
 
     def _batch_done(self, now: float) -> None:
         if self._batch_at is not None:
             self._batches_s.append(now - self._batch_at)
+
+    def _wait_for_copies_s(self, epoch: int) -> float:
+        step_s = max(self.host.job.epoch_s, self._batches_s[-1] if self._batches_s else 0.0)
+        return self.pace.wait_s(epoch, time.monotonic(), step_s)
 
     def _may_run(self, epoch: int) -> bool:
         arrived = not self.paused and all(inlet.received >= epoch for inlet in self.inlets.values())
@@ -232,9 +248,6 @@ class RunningStage:
     def _tell(self, event: base.Event) -> None:
         for keeper in self.keepers:
             keeper.handle(event)
-
-    def on_received(self) -> None:
-        self._tell(base.Received(self.name, min(inlet.received for inlet in self.inlets.values())))
 
     def on_progress(self) -> None:
         """Consumers have got further. Upstream backup passes that on."""
@@ -276,6 +289,8 @@ class RunningStage:
     def copy_is_at(self, standby: str, epoch: int) -> dict[str, Any]:
         """A copy has processed ``epoch``. It is told what all consumers are done with."""
         with self.host.changed:
+            self.pace.copy_is_at(standby, epoch)
+            self.host.changed.notify_all()
             for keeper in self.keepers:
                 if keeper.policy.standby_runs:
                     keeper.handle(base.Pasted(self.name, standby, epoch))

@@ -18,12 +18,13 @@ from understudy.errors import JobError, SetupError
 from understudy.runtime import wire
 from understudy.runtime.checkpoints import VERSIONS_KEPT, CheckpointDamaged, CheckpointStore
 from understudy.runtime.spark import root_cause
-from understudy.runtime.stage import RunningStage
+from understudy.runtime.stage import RunningStage, position
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from understudy.runtime.host import Host
+    from understudy.runtime.spark import Plans
 
 REHEARSAL_EPOCHS = 8
 """Batches run on throw-away rows before arming. The first few load and compile classes; about ten more bring a
@@ -31,6 +32,8 @@ batch down to what it costs for good."""
 SNAPSHOT_EPOCHS = 2
 REHEARSAL_S = 45.0
 """A rehearsal that takes longer hangs, and others wait for it. The takeover is then only slower."""
+DOOR_S = 5.0
+"""Between two looks whether the armed query still waits at the door."""
 CALM_S = 3.0
 """A standby made after a takeover waits this long before it rehearses: the new primary needs the processor more."""
 
@@ -143,21 +146,38 @@ class ArmedQuery:
             if self.generation > 1:
                 self._abandoned.wait(CALM_S)
             self._rehearse(REHEARSAL_EPOCHS)
-            with self.lock:
-                if self._abandoned.is_set():
-                    return
-                self._query = plans.start(self.name, self.store.state, self._publish)
-            with self.host.changed:
-                self.host.changed.wait_for(lambda: self.armed or self._abandoned.is_set())
-            self.host.report("armed", stage=self.name, unit=self.unit, generation=self.generation)
+            self._start(plans)
             # State that was snapshot is opened by other code than state in increments: rehearse that once as well.
             with self.host.changed:
                 self.host.changed.wait_for(lambda: self._has_snapshot or self._abandoned.is_set())
             self._rehearse(SNAPSHOT_EPOCHS)
+            while not self._abandoned.wait(DOOR_S):
+                if not self._query.isActive:
+                    self._start(plans)
         except JobError as error:
             print(f"standby of {self.name}: {error}", flush=True)
         except Exception:
             traceback.print_exc()
+
+    def _start(self, plans: Plans) -> None:
+        """Start the query, and wait until it is at the door. One that ends on the way is started again: on a machine
+        that is very busy Spark may give up waiting for a Python worker."""
+        while True:
+            with self.lock:
+                if self._abandoned.is_set():
+                    return
+                self.armed = False
+                self._query = plans.start(self.name, self.store.state, self._publish)
+            there = False
+            while not there and self._query.isActive:
+                with self.host.changed:
+                    there = self.host.changed.wait_for(lambda: self.armed or self._abandoned.is_set(), timeout=1.0)
+            if there:
+                break
+            print(f"standby of {self.name}: its query ended: {root_cause(str(self._query.exception()))}", flush=True)
+            self._abandoned.wait(1.0)
+        if self.armed:
+            self.host.report("armed", stage=self.name, unit=self.unit, generation=self.generation)
 
     def _rehearse(self, epochs: int) -> None:
         with self.lock:
@@ -170,8 +190,13 @@ class ArmedQuery:
         (copy.state / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
         self._rehearsal = Rehearsal(self.host, self.name, copy, epochs=epochs)
         try:
-            with self.host.rehearsing:  # one at a time: the running stages need the processor too
+            # One at a time: the running stages need the processor too. One that hangs does not hold up others for ever.
+            if not self.host.rehearsing.acquire(timeout=2 * REHEARSAL_S):
+                raise TimeoutError("another one does not end")
+            try:
                 self._rehearsal.run(self._abandoned)
+            finally:
+                self.host.rehearsing.release()
         except Exception as error:
             # Throw-away rows may not suit the user's code; the takeover is then only slower.
             print(f"rehearsal of {self.name} failed: {root_cause(str(error))}", flush=True)
@@ -199,9 +224,9 @@ class ArmedQuery:
         self.host.wake()
 
     def take(self) -> Any:
-        """The query, if it was started: the caller's now, to be let go with ``release`` once somebody answers it. Call
-        with ``lock`` held, after ``abandon``."""
-        return self._query
+        """The query, if it was started and lives: the caller's now, to be let go with ``release`` once somebody answers
+        it. Call with ``lock`` held, after ``abandon``."""
+        return self._query if self._query is not None and self._query.isActive else None
 
     def release(self) -> None:
         with self.host.changed:
@@ -282,9 +307,10 @@ class StandbyStage:
             if self.copy is not None or not self.store.versions():
                 return
             query.abandon()
-            held = self.store.clone(self.folder / f"held-{time.time_ns()}")
             manifest, _ = self.store.restore()
-            assert manifest is not None
+            if manifest is None:
+                return  # all that it held is damaged; a takeover will say so
+            held = self.store.clone(self.folder / f"held-{time.time_ns()}")
             self.store.forget()
             self.copy = RunningStage(
                 self.host,
@@ -293,11 +319,9 @@ class StandbyStage:
                 generation=self.generation,
                 folder=self.folder,
                 state=self.store.state,
-                start_epoch=manifest["epoch"],
-                base=manifest["base"],
-                gap=manifest.get("gap", 0),
                 query=query.take(),
                 primary=False,
+                **position(manifest),
             )
             self.store = held
         query.release()
@@ -334,7 +358,10 @@ class StandbyStage:
             return manifest, query, store.state
 
     def take_copy(self) -> RunningStage | None:
-        """Stop being a standby that has risen. Returns the copy, which is the caller's to promote."""
+        """Stop being a standby that has risen. Returns the copy, which is the caller's to promote; None when there is
+        none, or it has given up: then what is held is taken over instead."""
+        if self.copy is not None and self.copy.stopping:
+            self.stand_down()
         copy, self.copy = self.copy, None
         if copy is not None:
             with self.query.lock:

@@ -119,6 +119,12 @@ class Inlet(threading.Thread):
         """Producer -> the epoch that it was asked for, and its answer to come."""
 
     def run(self) -> None:
+        try:
+            self._pull()
+        finally:
+            self._requests.shutdown(wait=False, cancel_futures=True)
+
+    def _pull(self) -> None:
         stage, host = self.stage, self.host
         while True:
             with host.changed:
@@ -131,7 +137,6 @@ class Inlet(threading.Thread):
                 host.payloads.put(self.key, self.received + 1, table)
                 with host.changed:
                     self.received += 1
-                    stage.on_received()
                     host.changed.notify_all()
             elif refusal == "fenced":
                 stage.fence()

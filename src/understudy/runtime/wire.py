@@ -27,7 +27,9 @@ from understudy.errors import Refused, SetupError
 
 HEADER_KEY = b"understudy"
 _AUTHORIZATION = "authorization"
-CATEGORIES = ("data", "checkpoint", "ack", "heartbeat", "duplicate", "control")
+HA_CATEGORIES = ("checkpoint", "ack", "heartbeat", "duplicate")
+"""What is sent only so that a crash can be survived."""
+CATEGORIES = ("data", *HA_CATEGORIES, "control")
 """``data`` is what the job would send anyway; all others but ``control`` are the price of protection."""
 
 

@@ -96,6 +96,8 @@ class Copy:
         """Input -> the epoch asked for, and when."""
         self.acks: Acks = {i: {} for i in self.inputs}
         """What producers are told: what everybody who protects this copy allows."""
+        self.told: dict[int, int] = {}
+        """Level -> what consumers have acknowledged at it, as its keepers know."""
         self.history: dict[int, State] = {done: state}
         """States after recent epochs, for checkpoints at the trim point."""
         self.busy = self.paused = self.stopped = False

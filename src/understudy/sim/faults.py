@@ -127,7 +127,7 @@ class Saboteur:
                 self.unprotected.add(name)
 
     def _policy(self, name: str, unit: UnitPlan) -> Policy:
-        return unit.under(self.world.topology.units[name].policy)
+        return unit.protected_by(self.world.topology.units[name].policy)
 
     def _asks_for(self, name: str, unit: UnitPlan) -> int:
         """How many hosts may fail at once by what protects the unit: its policy, or the one to come where there is

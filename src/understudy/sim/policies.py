@@ -15,7 +15,7 @@ class Policies:
     def __init__(self, topology: Topology, changed: Mapping[str, UnitPlan] | None = None) -> None:
         """``changed``: the units whose policy is another than the job's, or will be."""
         self._topology, changed = topology, changed or {}
-        self.of = {n: changed.get(n, UnitPlan()).under(shape.policy) for n, shape in topology.units.items()}
+        self.of = {n: changed.get(n, UnitPlan()).protected_by(shape.policy) for n, shape in topology.units.items()}
         """Unit -> what protects it now."""
         counting = {name: [policy] for name, policy in self.of.items()}
         for name, unit in changed.items():

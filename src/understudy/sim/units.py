@@ -148,7 +148,7 @@ class Unit(Member):
         begin where the copies are, and one that can go on does."""
         if self.fenced or not self.copies:
             return
-        wants: list[tuple[Policy, failover.Standbys]] = [(wanted.under(self.shape.policy), wanted)]
+        wants: list[tuple[Policy, failover.Standbys]] = [(wanted.protected_by(self.shape.policy), wanted)]
         if wanted.turn is not None:
             wants.append((parse(wanted.turn.policy), wanted.turn))
         self._keep([policy for policy, _ in wants])
@@ -171,6 +171,7 @@ class Unit(Member):
                 keeper.stop()
         self.levels = max(keeper.levels for keeper in self.keepers)
         for copy in self.copies.values():
+            copy.told.clear()
             self.allow(copy)
             copy.try_run()
 
@@ -325,7 +326,10 @@ class Unit(Member):
                 trimmed = moved if moved is not None else trimmed
         if self.primary:
             for level in range(self.levels):
-                self.note(base.Acked(copy.name, level, output.queue.bound(level)))
+                bound = output.queue.bound(level)
+                if bound != copy.told.get(level):
+                    copy.told[level] = bound
+                    self.note(base.Acked(copy.name, level, bound))
             if trimmed is not None and not copy.stopped:
                 self.world.trimmed(copy.name, output.queue.first - 1)
                 self.note(base.Acked(copy.name, FINAL, trimmed))

@@ -29,14 +29,6 @@ state from what its producers kept."""
 
 
 @dataclass(slots=True)
-class Received:
-    """Every input has delivered ``epoch`` to the stage."""
-
-    stage: str
-    epoch: int
-
-
-@dataclass(slots=True)
 class Committed:
     """The stage has processed ``epoch``. ``needs`` names, per input, the oldest epoch from which the state after it
     can be rebuilt (Hwang et al. 2003: the indicators); empty where the policy does not ask for them."""
@@ -106,7 +98,7 @@ class Drain:
     """The job is stopping: checkpoint whatever is left without waiting for a timer."""
 
 
-Event = Received | Committed | Acked | Pasted | CaptureFailed | Paused | Placed | StandbysChanged | Tick | Drain
+Event = Committed | Acked | Pasted | CaptureFailed | Paused | Placed | StandbysChanged | Tick | Drain
 
 
 # -- effects ------------------------------------------------------------------------------------------------------

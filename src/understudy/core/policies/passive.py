@@ -33,7 +33,6 @@ from understudy.core.policies.base import (
     Paused,
     Policy,
     Protection,
-    Received,
     Recovery,
     Resume,
     StageRole,
@@ -163,7 +162,7 @@ class StageVersions:
         """Capture wherever something is due; ``timed=False`` when somebody else keeps the time."""
         effects: list[Effect] = []
         for standby, version in self.at.items():
-            if not self.behind(version):
+            if version.in_flight or not self.behind(version):
                 continue
             wait_until = self.wait_until(version, timed)
             if wait_until is None or now >= wait_until:
@@ -234,7 +233,7 @@ class Separate(_Versions):
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         effects: list[Effect] = []
-        if not isinstance(event, (Received, Paused)):
+        if not isinstance(event, Paused):
             for stage in self._note(event, now):
                 effects += stage.acks()
                 effects += stage.captures(now)
@@ -244,7 +243,7 @@ class Separate(_Versions):
         deadline: float | None = None
         for stage in self.stages.values():
             for version in stage.at.values():
-                if stage.behind(version):
+                if not version.in_flight and stage.behind(version):
                     deadline = sooner(deadline, stage.wait_until(version))
         return deadline
 
@@ -273,8 +272,6 @@ class Synchronous(_Versions):
         self._round_at: float | None = None
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        if isinstance(event, Received):
-            return []
         self._note(event, now)
         if isinstance(event, Paused):
             self._paused.add(event.stage)

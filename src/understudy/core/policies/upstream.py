@@ -101,21 +101,21 @@ class Replayable:
         """From when on the next may go out."""
 
     def handle(self, event: Event, now: float) -> list[Effect]:
+        acks = self._acks(event)
+        return [*acks] if self.ack_every_s is None else self._paced(acks, self.ack_every_s, event, now)
+
+    def _paced(self, acks: list[AckUpstream], every_s: float, event: Event, now: float) -> list[Effect]:
+        """What need not wait, and what was held back, if it is time."""
         effects: list[Effect] = []
-        for ack in self._acks(event):
-            if self.ack_every_s is None or ack.input in self.stages[ack.stage].near:
+        for ack in acks:
+            if ack.input in self.stages[ack.stage].near:
                 effects.append(ack)  # to a producer on this host: no message, and others wait for it to pass it on
             else:
                 self._waiting[ack.stage, ack.input, ack.level] = ack
-        return effects + self._released(now, at_once=isinstance(event, Drain))
-
-    def _released(self, now: float, *, at_once: bool) -> list[Effect]:
-        """What was held back, if it is time."""
-        if not self._waiting or (now < self._free_at and not at_once):
-            return []
-        effects: list[Effect] = list(self._waiting.values())
-        self._waiting.clear()
-        self._free_at = now + (self.ack_every_s or 0.0)
+        if self._waiting and (now >= self._free_at or isinstance(event, Drain)):
+            effects += self._waiting.values()
+            self._waiting.clear()
+            self._free_at = now + every_s
         return effects
 
     def _acks(self, event: Event) -> list[AckUpstream]:
