@@ -449,7 +449,8 @@ class Host:
                 return {"refused": "fenced"}
             if not queue.hears(header["consumer"], header["generation"], near=self._near(header)):
                 return {"refused": "fenced"}
-            return {"next": progress.given + 1, "oldest": max(queue.first, progress.acked + 1)}
+            gap = getattr(stream.owner, "gap", 0)  # a source has none
+            return {"next": progress.given + 1, "oldest": max(queue.first, progress.acked + 1), "gap": gap}
 
     def _on_ack(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
         if self._stale(header):

@@ -218,8 +218,8 @@ class Roles:
             if manifest is not None:
                 where = position(manifest)
             elif start in ("newest", "replay"):
-                base = self._begin_at(unit, stage, generation, "next" if start == "newest" else "oldest")
-                where = {"start_epoch": base - 1, "base": base, "gap": base if start == "newest" else 0}
+                base, gap = self._begin_at(unit, stage, generation, "next" if start == "newest" else "oldest")
+                where = {"start_epoch": base - 1, "base": base, "gap": base if gap else 0}
             else:
                 where = {"start_epoch": -1, "base": 0}
             kind = SparkSourceStage if self.host.job.stages[stage].source is not None else RunningStage
@@ -297,10 +297,11 @@ class Roles:
                     holds[folder.name] = store.versions()[-1]
         return holds
 
-    def _begin_at(self, unit: str, stage: str, generation: int, where: str) -> int:
+    def _begin_at(self, unit: str, stage: str, generation: int, where: str) -> tuple[int, bool]:
         """Where a stage without state begins: at the ``next`` epoch that it was not given before (no protection), or at
-        the ``oldest`` that its producers have kept for it (replay)."""
-        firsts = []
+        the ``oldest`` that its producers have kept for it (replay). And whether what was before that is lost for good,
+        not only no longer needed: here, or above, where a producer was without protection."""
+        firsts: list[tuple[int, bool]] = []
         for stream in self.host.job.stages[stage].inputs:
             header = {
                 "stream": stream, "consumer": stage, "unit": unit, "generation": generation, "host": self.host.name
@@ -311,7 +312,8 @@ class Roles:
                     if producer is not None:
                         reply = self.host.peer(producer).call("position", header, timeout_s=5)
                         if not reply.refused:
-                            firsts.append(reply.header[where])
+                            first = reply.header[where]
+                            firsts.append((first, where == "next" or first <= reply.header["gap"]))
                             break
                 except flight.FlightError:
                     pass
