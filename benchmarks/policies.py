@@ -43,7 +43,7 @@ def measure(name: str, out: Path, window_s: float) -> dict[str, Any]:
     os.environ["POLICY"] = POLICIES[name]
     policy = eval(POLICIES[name], {"us": us})
     try:
-        with Drill(JOBS / "policies.py", out, name=name, settings=FAST_START) as drill:
+        with Drill(JOBS / "policies.py", out, hosts=4, name=name, settings=FAST_START) as drill:
             drill.settle(12)
             drill.epochs(max(0, WARM_EPOCHS - drill.newest()))
             before, busy, epoch = spent(drill), processor_s(drill), drill.newest()

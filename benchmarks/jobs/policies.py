@@ -1,5 +1,6 @@
 """A chain whose streams are wide and whose state is small, as in Gu et al. 2009, so that what a policy sends shows.
-$POLICY names the policy of both units; their standbys are where nothing is read locally that would cross machines."""
+$POLICY names the policy of both units. They are on four hosts, so that whoever reads, primary or standby, reads from
+another one: what stays on a host crosses no network, and is not counted."""
 
 import os
 
@@ -9,7 +10,7 @@ import understudy as us
 
 policy = eval(os.environ.get("POLICY", "us.PassiveStandby()"), {"us": us})
 job = us.Job("policies", epoch="500ms", ha=policy)
-positions = job.source("positions", us.sources.rate(rows_per_second=3000, keys=20), host="h1")
+positions = job.source("positions", us.sources.rate(rows_per_second=3000, keys=20), host="h1", standbys=["h3"])
 
 
 @job.stage(positions, host="h2", standbys=["h3"])
@@ -18,7 +19,7 @@ def wide(positions):
     return positions.withColumns({"at": F.timestamp_millis(F.col("id")), **more})
 
 
-@job.stage(wide, host="h3", standbys=["h1"])
+@job.stage(wide, host="h4", standbys=["h1"])
 def windows(wide):
     return wide.withWatermark("at", "1 second").groupBy(F.window("at", "1 second"), "road").agg(F.avg("speed11"))
 
