@@ -66,7 +66,7 @@ def measure(case: str, out: Path, window_s: float, progress: Progress) -> dict[s
     task = progress.add_task(case, total=None)
     with Drill(JOB, out, name=case, settings=FAST_START) as drill:
         del os.environ["AUTO_POLICY"]
-        drill.settle(60)  # or the job is measured without protection while Spark still compiles, and any policy saves time
+        drill.settle(60)  # warm: else any policy would seem to save time
         drill.coordinator.inspect()
         base = window(drill, max(window_s, 2.5 * profile.EVERY_S))
         goal, choice, policies = chosen(drill)
