@@ -52,6 +52,8 @@ class Roles:
             with self.host.changed:
                 plan = dict(self.host.plan)
             for unit, wanted in plan.items():
+                if wanted["primary"] == self.host.name:
+                    self._judge_copies(unit)
                 for stage in self.host.topology.units[unit].stages:
                     try:
                         self._agree(unit, stage, wanted)
@@ -67,6 +69,14 @@ class Roles:
                         )
                 if wanted["primary"] == self.host.name:
                     self._protect(unit, wanted)
+
+    def _judge_copies(self, unit: str) -> None:
+        """Copies that rose are promoted all together or not at all: one stage reads what another has sent."""
+        mine = [self.host.stages.get(stage) for stage in self.host.topology.units[unit].stages]
+        risen = [stage for stage in mine if isinstance(stage, StandbyStage) and stage.copy is not None]
+        if not all(stage.copy_serves() for stage in risen):
+            for stage in risen:
+                stage.stand_down()
 
     def _agree(self, unit: str, stage: str, wanted: dict[str, Any]) -> None:
         mine = self.host.stages.get(stage)

@@ -327,6 +327,12 @@ class StandbyStage:
         query.release()
         self.copy.start()
 
+    def copy_serves(self) -> bool:
+        """The copy can be promoted: it has not given up, and its input is still there. Producers keep what the older of
+        the held versions lacks, and those got newer while the primary lived on."""
+        copy = self.copy
+        return copy is not None and not copy.stopping and copy.committed >= min(self.store.versions(), default=-1)
+
     def stand_down(self) -> None:
         """The primary is well: hold checkpoints again, as before."""
         copy, self.copy = self.copy, None
@@ -359,9 +365,7 @@ class StandbyStage:
 
     def take_copy(self) -> RunningStage | None:
         """Stop being a standby that has risen. Returns the copy, which is the caller's to promote; None when there is
-        none, or it has given up: then what is held is taken over instead."""
-        if self.copy is not None and self.copy.stopping:
-            self.stand_down()
+        none: then what is held is taken over instead."""
         copy, self.copy = self.copy, None
         if copy is not None:
             with self.query.lock:

@@ -56,9 +56,17 @@ class Unit(Member):
 
     def promote(self, generation: int) -> None:
         """From standby to primary: with what runs already, else with what is on disk."""
+        if self.risen and not all(map(self._serves, self.copies.values())):
+            self.stand_down()
         self.generation, self.primary, self.risen = generation, True, False
         self.copies = {stage: self.copies.get(stage) or self._restored(stage) for stage in self.shape.stages}
         self._run()
+
+    def _serves(self, copy: Copy) -> bool:
+        """A copy that rose can be promoted: it has not given up, and its input is still there. Producers keep what the
+        older of the versions on disk lacks, and those got newer while the primary lived on."""
+        oldest = min((version.epoch for version in self.host.disk.versions.get(copy.name, ())), default=-1)
+        return not copy.stopped and copy.done >= oldest
 
     def _fresh(self, stage: str) -> Copy:
         return Copy(self, stage, done=-1, state=self.world.job.fresh(stage))
