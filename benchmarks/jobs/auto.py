@@ -37,8 +37,8 @@ else:
 
     @job.stage(positions, host="h2", standbys=["h3"])
     def work(positions):
-        """Every row changes the state of forty keys. What is shown is chosen by what was counted: a choice by key would be
-        made before counting."""
+        """Every row changes the state of forty keys. What is shown is chosen by what was counted: Spark would make a
+        choice by key before it counts."""
         keys = F.transform(F.sequence(F.lit(0), F.lit(39)), lambda n: (F.col("id") * 7919 + n * 104729) % 100_000)
         counts = positions.select(F.explode(keys).alias("key"), "speed").groupBy("key")
         return counts.agg(F.avg("speed").alias("mean"), F.count("*").alias("cars")).where("cars % 100 = 0")
