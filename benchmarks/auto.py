@@ -19,7 +19,7 @@ from typing import Any
 from rich.progress import Progress
 from rich.table import Table
 
-from common import JOBS, console, processor_s, save, spent
+from common import JOBS, console, save, window
 from understudy import planning
 from understudy.cli import FAST_START, interrupt_on_sigterm
 from understudy.core.choice import best_of_each_kind, candidates
@@ -31,18 +31,6 @@ from understudy.runtime.wire import HA_CATEGORIES
 
 JOB, UNIT = JOBS / "auto.py", "work"
 CASES = ("small state", "windows", "large changes")
-
-
-def window(drill: Drill, window_s: float) -> dict[str, float]:
-    """What the job takes while all is well."""
-    before, busy, epoch = spent(drill), processor_s(drill), drill.newest()
-    drill.coordinator.wait(window_s)
-    costs, busy, epochs = spent(drill), processor_s(drill) - busy, drill.newest() - epoch
-    costs.subtract(before)
-    return {
-        "ha_ratio": sum(costs[c] for c in HA_CATEGORIES) / costs["data"],
-        "cpu_s_per_epoch": busy / epochs,
-    }
 
 
 def chosen(drill: Drill) -> tuple[Auto, planning.Choice, dict[str, Policy]]:
@@ -68,18 +56,18 @@ def measure(case: str, out: Path, window_s: float, progress: Progress) -> dict[s
         del os.environ["AUTO_POLICY"]
         drill.settle(60)  # warm: else any policy would seem to save time
         drill.coordinator.inspect()
-        base = window(drill, max(window_s, 2.5 * profile.EVERY_S))
+        _, unprotected_s = window(drill, max(window_s, 2.5 * profile.EVERY_S))
         goal, choice, policies = chosen(drill)
         progress.update(task, total=len(policies) + 1, completed=1)
         found: dict[str, dict[str, Any]] = {}
         for kind, policy in policies.items():
             drill.switch(UNIT, policy)
             drill.settle(4)
-            taken = window(drill, window_s)
+            costs, processor_s = window(drill, window_s)
             found[kind] = {
                 "policy": policy.describe(),
-                "ha_ratio": taken["ha_ratio"],
-                "cpu_ratio": taken["cpu_s_per_epoch"] / base["cpu_s_per_epoch"] - 1,
+                "ha_ratio": sum(costs[c] for c in HA_CATEGORIES) / costs["data"],
+                "cpu_ratio": processor_s / unprotected_s - 1,
             }
             drill.leg(kind)
             drill.signal(UNIT)

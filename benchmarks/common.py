@@ -38,20 +38,29 @@ def save(name: str, result: dict[str, Any] | list[dict[str, Any]], out: Path) ->
         file.write(json.dumps(line) + "\n")
 
 
-def processor_s(drill: Drill) -> float:
+def window(drill: Drill, window_s: float) -> tuple[Counter[str], float]:
+    """What a job takes while all is well: what was spent, as ``_spent`` counts it, and processor seconds per epoch."""
+    before, busy_s, epoch = _spent(drill), _processor_s(drill), drill.newest()
+    drill.coordinator.wait(window_s)
+    costs, busy_s, epochs = _spent(drill), _processor_s(drill) - busy_s, drill.newest() - epoch
+    costs.subtract(before)
+    return costs, busy_s / epochs
+
+
+def _processor_s(drill: Drill) -> float:
     """Processor time of all hosts and everything below them so far."""
     total = 0.0
     for pid in drill.coordinator.pids.values():
         for process in (host := psutil.Process(pid)), *host.children(recursive=True):
             try:
-                spent = process.cpu_times()
+                times = process.cpu_times()
             except psutil.NoSuchProcess:
                 continue
-            total += spent.user + spent.system + spent.children_user + spent.children_system
+            total += times.user + times.system + times.children_user + times.children_system
     return total
 
 
-def spent(drill: Drill) -> Counter[str]:
+def _spent(drill: Drill) -> Counter[str]:
     """Bytes by category and what checkpoints have cost, of all hosts together."""
     status = drill.coordinator.status()
     counts: Counter[str] = Counter(status["bytes"])

@@ -18,7 +18,7 @@ from rich.progress import track
 from rich.table import Table
 
 import understudy as us
-from common import JOBS, console, processor_s, save, spent
+from common import JOBS, console, save, window
 from understudy.cli import FAST_START, interrupt_on_sigterm
 from understudy.drill import Drill
 from understudy.runtime.wire import HA_CATEGORIES
@@ -46,10 +46,7 @@ def measure(name: str, out: Path, window_s: float) -> dict[str, Any]:
         with Drill(JOBS / "policies.py", out, hosts=4, name=name, settings=FAST_START) as drill:
             drill.settle(12)
             drill.epochs(max(0, WARM_EPOCHS - drill.newest()))
-            before, busy, epoch = spent(drill), processor_s(drill), drill.newest()
-            drill.coordinator.wait(window_s)
-            costs, busy, epochs = spent(drill), processor_s(drill) - busy, drill.newest() - epoch
-            costs.subtract(before)
+            costs, processor_s = window(drill, window_s)
             drill.signal("windows")
             drill.epochs(10)
             result = drill.judge(expected="precise" if policy.protected else "gap")
@@ -65,7 +62,7 @@ def measure(name: str, out: Path, window_s: float) -> dict[str, Any]:
         "silence_epochs": result["silence_s"] / EPOCH_S,
         "full_recovery_s": result["full_recovery_s"],
         "ha_ratio": sum(costs[c] for c in HA_CATEGORIES) / costs["data"],
-        "cpu_s_per_epoch": busy / epochs,
+        "cpu_s_per_epoch": processor_s,
         "checkpoints": count,
         "checkpoint_bytes": costs["checkpoint bytes"] / count if count else 0.0,
         "checkpoint_s": costs["checkpoint seconds"] / count if count else 0.0,

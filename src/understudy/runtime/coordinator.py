@@ -21,7 +21,7 @@ import pyarrow.flight as flight
 
 from understudy import planning, roles
 from understudy.core import detection, failover, monitoring
-from understudy.core.failover import Failover, Plan, Turn, UnitPlan
+from understudy.core.failover import Failover, Plan, UnitPlan
 from understudy.core.monitoring import OWNER
 from understudy.core.operators import OperatorClass
 from understudy.core.policies import Auto, Policy, parse, spell
@@ -29,6 +29,7 @@ from understudy.errors import HostsUnavailable, JobError, SetupError, StageFaile
 from understudy.job import Job, load
 from understudy.planning import Measured
 from understudy.runtime import profile, wire
+from understudy.runtime.journal import Journal, plan_in
 
 UNLIMITED = 1 << 62
 OPENING_S = 1.0
@@ -50,29 +51,6 @@ class CoordinatorConfig:
     """Sent to hosts with the job: ``roles`` as read from a file; for drills ``sink_root``, ``record``, ``replay``,
     ``reference``, ``opening_epochs``."""
     tls: wire.Tls | None = None
-
-
-class Journal:
-    """The last plan and where everybody was, replaced as a whole and atomically."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def read(self) -> dict[str, Any] | None:
-        try:
-            return json.loads(self._path.read_text())
-        except FileNotFoundError:
-            return None
-        except ValueError as error:
-            raise SetupError(f"{self._path} is damaged ({error}); start over with --fresh") from None
-
-    def write(self, content: dict[str, Any]) -> None:
-        temporary = self._path.with_suffix(".tmp")
-        with open(temporary, "w") as file:
-            json.dump(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(self._path)
 
 
 class Coordinator:
@@ -154,7 +132,7 @@ class Coordinator:
             return False
         self._use_policies(self._chosen_before(journal))
         with self.changed:
-            self.failover.adopt(_plan(journal))
+            self.failover.adopt(plan_in(journal))
             self.hosts, self.pids, self.processes = journal["hosts"], journal["pids"], journal["processes"]
             self._ident = journal["ident"]
             self._begun = self._accepting = True
@@ -242,7 +220,7 @@ class Coordinator:
                         f"the job's units changed from {sorted(known)} to {sorted(self.topology.units)} since it "
                         "stopped; start over with --fresh"
                     )
-                self.failover.adopt(_plan(journal))
+                self.failover.adopt(plan_in(journal))
                 self._require_holds(journal["state"] == "stopped")
             self._begun = True
             clean = journal is not None and journal["state"] == "stopped"
@@ -688,16 +666,3 @@ class Coordinator:
             if address not in self._peers:
                 self._peers[address] = wire.Peer(address, self.config.token, self.meter, self.config.tls)
             return self._peers[address]
-
-
-def _plan(journal: dict[str, Any]) -> Plan:
-    plan = journal["plan"]
-
-    def tuples(some: dict[str, Any]) -> dict[str, Any]:
-        return {k: tuple(v) if isinstance(v, list) else v for k, v in some.items()}
-
-    units = {
-        name: UnitPlan(**{**tuples(unit), "turn": unit["turn"] and Turn(**tuples(unit["turn"]))})
-        for name, unit in plan["units"].items()
-    }
-    return Plan(serial=plan["serial"], units=units)

@@ -70,7 +70,6 @@ class Rehearsal:
             if query is not None:
                 query.stop()
             del self.host.rehearsals[self.session]
-            shutil.rmtree(self.copy.folder, ignore_errors=True)
 
     def _sample(self, stream: str) -> pa.Table | None:
         producer = self.host.primary_of_stream(stream)
@@ -202,6 +201,7 @@ class ArmedQuery:
             print(f"rehearsal of {self.name} failed: {root_cause(str(error))}", flush=True)
         finally:
             self._rehearsal = None
+            shutil.rmtree(copy.folder, ignore_errors=True)
 
     def _publish(self, frame: DataFrame, batch: int) -> None:
         self.host.publish(self.name, frame, batch)

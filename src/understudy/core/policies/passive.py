@@ -162,7 +162,7 @@ class StageVersions:
         """Capture wherever something is due; ``timed=False`` when somebody else keeps the time."""
         effects: list[Effect] = []
         for standby, version in self.at.items():
-            if version.in_flight or not self.behind(version):
+            if not self.behind(version):
                 continue
             wait_until = self.wait_until(version, timed)
             if wait_until is None or now >= wait_until:
@@ -243,7 +243,7 @@ class Separate(_Versions):
         deadline: float | None = None
         for stage in self.stages.values():
             for version in stage.at.values():
-                if not version.in_flight and stage.behind(version):
+                if stage.behind(version):
                     deadline = sooner(deadline, stage.wait_until(version))
         return deadline
 
