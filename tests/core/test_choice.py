@@ -33,6 +33,7 @@ HEAVY = Profile(rows_per_s=50_000, bytes_per_s=2e6, output_bytes_per_s=2e6, delt
         (auto(recovery_time="10s"), SMALL, EVER, PassiveStandby(every="10s")),
         (auto(recovery_time="1s"), SMALL, EVER, PassiveStandby(every="500ms")),
         (auto(recovery_time="200ms"), SMALL, EVER, ActiveStandby()),
+        (auto(recovery_time="100ms"), SMALL, EVER, ActiveStandby(delivery="eager")),
         (auto(recovery_time="30s"), SMALL, WINDOW, UpstreamBackup(ack_every="10s")),
         (auto(recovery_time="5s"), SMALL, WINDOW, PassiveStandby(every="5s")),
         (auto(recovery_time="10s", loss="some"), SMALL, EVER, none),
@@ -51,9 +52,10 @@ def test_the_cheapest_that_meets_the_goal(
 
 
 def test_no_policy_that_meets_the_goal_is_cheaper() -> None:
-    goals = [Auto(t, loss, o) for t, loss, o in product((0.2, 1, 3, 20), ("none", "some"), (None, 0.05, 1.5))]
+    goals = [Auto(t, loss, o) for t, loss, o in product((0.1, 0.2, 1, 3, 20), ("none", "some"), (None, 0.05, 1.5))]
     for goal, profile, found in product(goals, (SMALL, HEAVY), (STATELESS, WINDOW, EVER)):
-        everything: list[Policy] = [PassiveStandby(every=every) for every in EVERY] + [ActiveStandby()]
+        everything: list[Policy] = [PassiveStandby(every=every) for every in EVERY]
+        everything += [ActiveStandby(), ActiveStandby(delivery="eager")]
         paced = [UpstreamBackup(), *(UpstreamBackup(ack_every=every) for every in EVERY)]
         everything += paced if not found.refusal else []
         everything += [none] if goal.loss == "some" else []

@@ -357,6 +357,21 @@ def test_code_that_throws_twice_stops_the_job_whatever_the_number_of_standbys() 
     assert render(machine.handle(StageThrew("u", 2, "s", 5, "x"), 0.0)) == "STOP s@5 x"
 
 
+def test_code_that_throws_under_upstream_backup_is_rebuilt_once_on_another_host() -> None:
+    machine = begun(UpstreamBackup(), "AB")
+    assert machine.handle(StageThrew("u", 1, "s", 5, "boom"), 0.0) == [
+        plan(2, u=held_by(2, "B", start="replay")),
+        Say("threw", "s threw at epoch 5; trying once more on B", "u"),
+    ]
+    assert render(machine.handle(StageThrew("u", 2, "s", 5, "boom"), 0.0)) == "STOP s@5 boom"
+
+
+@pytest.mark.parametrize(("policy", "hosts"), [(none, "AB"), (UpstreamBackup(), "A"), (PASSIVE, "A")])
+def test_code_that_throws_stops_the_job_where_nobody_else_can_try_it(policy: Policy, hosts: str) -> None:
+    machine = begun(policy, hosts)
+    assert render(machine.handle(StageThrew("u", 1, "s", 5, "boom"), 0.0)) == "STOP s@5 boom"
+
+
 def test_code_that_throws_while_its_ready_standby_is_gone_stops_the_job() -> None:
     machine = one_unit(PASSIVE, "A")
     machine.adopt(Plan(7, {"u": UnitPlan(3, "A", ("B",), ("B",), "held", (5,))}))

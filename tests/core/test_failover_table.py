@@ -209,7 +209,7 @@ TABLE: dict[str, dict[str, str]] = {
         "A is lost": "#2 2:B/- replay | host-lost A | restarted B",
         "B is lost": "host-lost B",
         "C is lost": "host-lost C",
-        "threw": "STOP s@5 boom",
+        "threw": "#2 2:B/- replay | threw",
         "begin": "#2 2:A/- fresh",
         "resume": "#2 2:A/- replay",
         "resume clean": "#2 2:A/- fresh",

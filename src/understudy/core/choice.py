@@ -64,7 +64,7 @@ def candidates(goal: Auto, profile: Profile, operators: Sequence[OperatorClass])
     policies: list[Policy] = [none] if goal.loss == "some" else []
     if not _refusal(operators):
         policies += [UpstreamBackup(), *(UpstreamBackup(ack_every=every) for every in EVERY)]
-    policies += [PassiveStandby(every=every) for every in EVERY] + [ActiveStandby()]
+    policies += [PassiveStandby(every=every) for every in EVERY] + [ActiveStandby(), ActiveStandby(delivery="eager")]
     reach = reach_s(list(operators))
     return [Candidate(policy, estimate(policy, profile, reach_s=reach)) for policy in policies]
 
@@ -92,13 +92,15 @@ def _why(goal: Auto, chosen: Candidate, candidates: list[Candidate], refusal: st
 
 
 def best_of_each_kind(goal: Auto, candidates: list[Candidate]) -> list[Candidate]:
-    """Of several intervals, only the one that comes nearest to the goal is worth a line."""
-    best: dict[str, Candidate] = {}
-    for candidate in candidates:
-        best.setdefault(candidate.policy.kind, candidate)
-        if candidate.fast(goal) and candidate.estimate.overhead < best[candidate.policy.kind].estimate.overhead:
-            best[candidate.policy.kind] = candidate
-    return list(best.values())
+    """Of several intervals, only the one that comes nearest to the goal is worth a line: the cheapest of those that are
+    fast enough, else the fastest."""
+
+    def distance(candidate: Candidate) -> tuple[bool, float]:
+        fast = candidate.fast(goal)
+        return not fast, candidate.estimate.overhead if fast else candidate.estimate.worst_s
+
+    kinds = {candidate.policy.kind: None for candidate in candidates}
+    return [min((c for c in candidates if c.policy.kind == kind), key=distance) for kind in kinds]
 
 
 def _nearest(goal: Auto, candidates: list[Candidate]) -> str:

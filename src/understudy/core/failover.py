@@ -182,7 +182,7 @@ class StandbyUnusable:
 
 @dataclass(frozen=True)
 class StageThrew:
-    """The user's code threw. It is tried once more on the other host, then the job stops."""
+    """The user's code threw. It is tried once more on another host, then the job stops."""
 
     unit: str
     generation: int
@@ -487,10 +487,10 @@ class Failover:
 
     def _stage_threw(self, event: StageThrew, unit: UnitPlan) -> list[Effect]:
         again = self._threw.get(event.unit) == event.epoch
-        if again or not unit.ready:
-            return [StopJob(event.stage, event.epoch, event.cause)]
         self._threw[event.unit] = event.epoch
-        successor, _ = self._succeed(event.unit, unit, {})
+        successor = None
+        if not again and self.topology.units[event.unit].policy.protected:
+            successor, _ = self._succeed(event.unit, unit, {}, avoid=(unit.primary,))
         if successor is None:
             return [StopJob(event.stage, event.epoch, event.cause)]
         changes = {event.unit: successor}
@@ -500,7 +500,9 @@ class Failover:
 
     # -- decisions ------------------------------------------------------------------------------------------------
 
-    def _succeed(self, name: str, unit: UnitPlan, changes: Mapping[str, UnitPlan]) -> tuple[UnitPlan | None, Say]:
+    def _succeed(
+        self, name: str, unit: UnitPlan, changes: Mapping[str, UnitPlan], *, avoid: tuple[str | None, ...] = ()
+    ) -> tuple[UnitPlan | None, Say]:
         """The successor of a unit whose primary is gone; its generation fences everything the old one still does.
         None when nobody can take over: the unit then waits for whoever returns first."""
         if unit.heir(self.alive) is None and unit.turn is not None and unit.turn.heir(self.alive) is not None:
@@ -517,7 +519,7 @@ class Failover:
                 return successor, say
             hosts = [h for h in (unit.primary, *unit.ready) if h]
         else:
-            heir = self._choose(name, {**self.plan.units, **changes}, wishes=(), avoid=())
+            heir = self._choose(name, {**self.plan.units, **changes}, wishes=(), avoid=avoid)
             if heir is not None:
                 if shape.policy.recovery == "gap":
                     text = f"{name}: unprotected, starts anew on {heir}; rows in between are lost"

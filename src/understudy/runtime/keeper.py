@@ -96,7 +96,7 @@ class Shippers:
 
     def aim(self, standbys: Iterable[tuple[str, int]]) -> tuple[str, ...]:
         """Returns the standbys' names for the machine. Call with ``host.changed`` held."""
-        wanted = {f"{target}#{since}": (target, since) for target, since in standbys}
+        wanted = {base.standby_key(target, since): (target, since) for target, since in standbys}
         for key in set(self._at) - set(wanted):
             for shipper in self._at.pop(key).values():
                 shipper.over = True
@@ -128,13 +128,15 @@ class Keeper(threading.Thread):
         self.newest: dict[str, int] = {}
         """Stage -> its newest checkpoint that is safe somewhere."""
         self.spent: Counter[str] = Counter()
-        """What checkpoints have cost: how many, their bytes, their seconds from order to safety."""
+        """What checkpoints have cost: how many, their bytes, and their seconds from the first order (to pause, else to
+        capture) to safety."""
         self.over = False
         self._serial: int | None = None
         self._turn: int | None = None
         """The turn that is done when the producers keep enough; others are when standbys are ready. None once that was
         reported."""
-        self._paused: set[str] = set()
+        self._paused: dict[str, float] = {}
+        """Stage -> since when, of those that were told to pause."""
         self._begun = {name: stage.committed for name, stage in self.stages.items()}
         self._shippers = Shippers(self.stages.values())
         self._standbys: tuple[str, ...] | None = None
@@ -250,16 +252,19 @@ class Keeper(threading.Thread):
         """A stage is paused by not granting its next epoch; what it is at, it finishes."""
         with self.host.changed:
             stage.paused = pause
-            (self._paused.add if pause else self._paused.discard)(stage.name)
-            if pause and stage.granted == stage.committed:
-                self.handle(base.Paused(stage.name))
+            if pause:
+                self._paused[stage.name] = time.monotonic()
+                if stage.granted == stage.committed:
+                    self.handle(base.Paused(stage.name))
+            else:
+                self._paused.pop(stage.name, None)
             self.host.changed.notify_all()
 
     def _capture(self, order: base.Capture) -> None:
         stage, shipper = self.stages[order.stage], self._shippers.to(order.standby, order.stage)
         if shipper is None:
             return
-        begin = time.monotonic()
+        begin = self._paused.get(order.stage, time.monotonic())
         try:
             needed = files_of_version(stage.state, order.epoch - stage.base)
             if order.queue:
@@ -300,7 +305,7 @@ class Reporter(threading.Thread):
                 epoch, primary = stage.committed, (host.plan.get(stage.unit) or {}).get("primary")
             header = {
                 "unit": stage.unit, "stage": stage.name, "generation": stage.generation, "epoch": epoch,
-                "standby": f"{host.name}#{stage.since}",
+                "standby": base.standby_key(host.name, stage.since),
             }  # fmt: skip
             try:
                 if primary is None or primary == host.name:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.flight as flight
 
 from understudy.core.policies import Policy, parse
+from understudy.core.policies.base import standby_key
 from understudy.errors import JobError, SetupError
 from understudy.runtime.active import ActiveStandbyStage
 from understudy.runtime.checkpoints import CheckpointStore
@@ -147,7 +148,8 @@ class Roles:
                 stage.keepers = tuple(going[policy] for policy, *_ in wants)
         for policy, standbys, turn in wants:
             going[policy].agree(policy, standbys, turn)
-        copies = [f"{host}#{since}" for policy, standbys, _ in wants if policy.standby_runs for host, since in standbys]
+        running = (standbys for policy, standbys, _ in wants if policy.standby_runs)
+        copies = [standby_key(host, since) for standbys in running for host, since in standbys]
         with self.host.changed:
             for stage in stages:
                 stage.pace.watch(copies)

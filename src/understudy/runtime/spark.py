@@ -227,6 +227,11 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
+WORKER_LATE = "Python worker failed to connect back"
+"""What Spark says when a Python process that it has started does not answer within 10 s, as on a machine that is very
+busy: many queries that start at once are enough."""
+
+
 def root_cause(text: str) -> str:
     """What the user's code said, out of a StreamingQueryException's text: the last Python error line, else the first
     line that names a Spark error class."""

@@ -33,7 +33,7 @@ from understudy.runtime.checkpoints import (
     sizes_of_version,
 )
 from understudy.runtime.keeper import Keeper, Reporter
-from understudy.runtime.spark import root_cause
+from understudy.runtime.spark import WORKER_LATE, root_cause
 from understudy.runtime.streams import AHEAD_MAX, Inlet, SinkWriter, Stream, write_table
 
 if TYPE_CHECKING:
@@ -45,6 +45,9 @@ BATCHES = 20
 """How many batches tell how long one takes. The first ones of a query, still being compiled, must fall out of it."""
 PARTITION_ROWS = 50_000
 """Rows per Spark partition of an input epoch. Below, a second task costs more than it gains."""
+STARTS = 5
+"""How often a query is started whose Python worker comes too late: that says something of the machine, not of the
+job."""
 RUN = "run"
 """Session of the readers of a running stage, as against those of a rehearsal."""
 
@@ -152,21 +155,12 @@ class RunningStage:
     # -- Spark's side -----------------------------------------------------------------------------------------------
 
     def _run_query(self) -> None:
-        try:
-            if self._query is None:
-                plans = self.host.wait_for_plans()
-                if self.stopping:
-                    return
-                self._query = plans.start(self.name, self.state, self.publish)
-            self._query.awaitTermination()
-            cause = "the query ended by itself"
-        except JobError as error:
-            cause = str(error)
-        except Exception as error:
-            cause = root_cause(str(error))
-            if not self.stopping:
-                traceback.print_exc()
-                print(getattr(error, "_stackTrace", ""), flush=True)  # where in Spark, for the host's log
+        cause = self._until_it_ends()
+        for _ in range(STARTS - 1):
+            if self.stopping or self.granted > self.start_epoch or WORKER_LATE not in cause:
+                break
+            self._query = None
+            cause = self._until_it_ends()
         if not self.stopping and not self.primary:
             self.give_up(cause)
         elif not self.stopping:
@@ -174,6 +168,26 @@ class RunningStage:
             self.host.report(
                 "threw", stage=self.name, unit=self.unit, generation=self.generation, epoch=self.granted, cause=cause
             )
+
+    def _until_it_ends(self) -> str:
+        """Start the query, unless it was before, and let it run. Returns why it ended."""
+        try:
+            if self._query is None:
+                plans = self.host.wait_for_plans()
+                if self.stopping:
+                    return "stopped"
+                self._query = plans.start(self.name, self.state, self.publish)
+                if self.stopping:  # and whoever said so found no query yet
+                    self._query.stop()
+            self._query.awaitTermination()
+            return "the query ended by itself"
+        except JobError as error:
+            return str(error)
+        except Exception as error:
+            if not self.stopping:
+                traceback.print_exc()
+                print(getattr(error, "_stackTrace", ""), flush=True)  # where in Spark, for the host's log
+            return root_cause(str(error))
 
     def arm(self) -> wire.Reply | dict[str, Any]:
         return {"session": RUN}

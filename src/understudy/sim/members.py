@@ -8,15 +8,11 @@ from typing import TYPE_CHECKING
 
 from understudy.core import failover
 from understudy.core.policies import Policy
+from understudy.core.policies.base import standby_key
 from understudy.sim.copies import Output
 
 if TYPE_CHECKING:
     from understudy.sim.hosts import Host
-
-
-def standby_key(host: str, since: int) -> str:
-    """A standby as the machines know it: a host that began anew is another one."""
-    return f"{host}#{since}"
 
 
 class Targets:

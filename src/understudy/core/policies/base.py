@@ -72,9 +72,14 @@ class Paused:
     stage: str
 
 
+def standby_key(host: str, since: int) -> str:
+    """A standby as protections know it: a host that began anew is another one."""
+    return f"{host}#{since}"
+
+
 @dataclass(slots=True)
 class StandbysChanged:
-    """These are the standbys now. One that was not there before holds nothing."""
+    """These are the standbys now, as ``standby_key`` names them. One that was not there before holds nothing."""
 
     standbys: tuple[str, ...]
 
