@@ -235,6 +235,16 @@ class Job:
                 "others, what it writes. Remove one of these inputs."
             ) from None
 
+    def check_ends(self) -> None:
+        """Check a job to which nothing will be added any more. Raises JobError."""
+        topology = self.topology()
+        for stage in self.stages.values():
+            if not topology.consumers(stage.name):
+                raise JobError(
+                    f"{stage.where}: nobody reads {stage.name!r}: send it out with job.sink({stage.name}, ...), let a "
+                    "stage read it, or remove it"
+                )
+
     def _unit_shape(self, name: str, stages: list[str]) -> UnitShape:
         policies = {self.policy(s) for s in stages}
         where = self.stages[stages[0]].where
@@ -353,7 +363,7 @@ def load(path: str | Path) -> Job:
         raise JobError(
             f"{file.name}: found {len(jobs)} jobs at the top of the file; define exactly one, job = us.Job(...)"
         )
-    jobs[0].topology()
+    jobs[0].check_ends()
     return jobs[0]
 
 

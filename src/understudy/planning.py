@@ -96,6 +96,7 @@ def _profile(
         state_bytes=state_bytes,
         delta_bytes=delta_bytes,
         batch_s=batch_s,
+        stages_below=max(topology.below(name) for name in unit.stages),
     )
 
 

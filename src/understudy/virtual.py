@@ -275,6 +275,8 @@ def gu(
     for why, where in reasons.items():
         console.print(f"{'; '.join(where)}:\n  {why}", highlight=False, soft_wrap=True)
     console.print(f"{found['runs']:,} results, {found['seconds']:.0f} s; {found['page']}", highlight=False)
+    if found["not_measured"]:
+        raise DrillFailed(f"could not be measured: {'; '.join(found['not_measured'])}")
     unexplained = [f"{v['name']}, {v['found']}" for v in missed if not v.get("why")]
     if unexplained:
         raise DrillFailed(f"not as in the paper, and no reason known: {'; '.join(unexplained)}")
@@ -286,9 +288,10 @@ def _show_claims(summary: list[dict[str, Any]]) -> None:
     for value in summary:
         claims.setdefault(value["name"], {})[value["how"]] = value
     hows = {value["how"]: value["found"] for value in summary}
-    table = Table("shape", title="Gu et al. 2009, paper and ours (red: outside of the shape)", title_justify="left")
+    table = Table(title="Gu et al. 2009, paper and ours (red: outside of the shape)", title_justify="left")
+    table.add_column("shape")
     for head in ("paper", *hows.values()):
-        table.add_column(head, justify="right")
+        table.add_column(head, justify="right", max_width=12)
     for name, values in claims.items():
         found = [values.get(how) for how in hows]
         cells = ["" if v is None else f"{v['ours']:.3g}" if v["within"] else f"[red]{v['ours']:.3g}[/]" for v in found]

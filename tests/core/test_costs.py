@@ -56,6 +56,17 @@ def test_recovery_grows_linearly_with_the_interval() -> None:
         assert estimate(make(4.0), BUSY).worst_s - two == pytest.approx(4.0 / 2 / 0.5 * BUSY.batch_s)
 
 
+def test_a_sweep_reaches_a_stage_one_interval_later_for_every_stage_below_it() -> None:
+    """As the reproduction of Gu et al. 2009 shows, simulated and on hosts."""
+    for every_s, epochs in ((0.1, 1), (0.5, 1), (5.0, 10)):
+        policy = PassiveStandby(every=every_s)
+        last, third_last = (estimate(policy, Profile(stages_below=n)) for n in (0, 2))
+        assert third_last.worst_s - last.worst_s == pytest.approx(2 * epochs * Profile().batch_s)
+    for queued in ("individual", "synchronous"):
+        policy = PassiveStandby(queued)
+        assert estimate(policy, Profile(stages_below=2)) == estimate(policy, Profile())
+
+
 def test_a_window_is_made_again_by_a_replay_and_by_nobody_else() -> None:
     without, window = (estimate(UpstreamBackup(), BUSY, reach_s=s).silence_s for s in (0.0, 15.0))
     assert window - without == pytest.approx(15 / 0.5 * BUSY.batch_s)

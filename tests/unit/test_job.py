@@ -556,7 +556,7 @@ GOOD = """
 import understudy as us
 
 job = us.Job("traffic")
-cars = job.source("cars", us.sources.rate(10))
+cars = job.source("cars", us.sources.rate(10)); job.sink(cars, us.sinks.console())
 """
 
 
@@ -641,6 +641,12 @@ def test_a_mistake_in_the_whole_job_is_found_on_loading(tmp_path: Path) -> None:
     with pytest.raises(JobError) as caught:
         load(write(tmp_path, GOOD + '\n@job.stage("bikes")\ndef a(df):\n    return df\n'))
     mistake(caught, None, "traffic.py:7: stage 'a' reads unknown stream 'bikes'")
+
+
+def test_a_stream_that_goes_nowhere_is_found_on_loading(tmp_path: Path) -> None:
+    with pytest.raises(JobError) as caught:
+        load(write(tmp_path, GOOD + "\n@job.stage(cars)\ndef fast(df):\n    return df\n"))
+    mistake(caught, None, "traffic.py:7: nobody reads 'fast': send it out with job.sink(fast, ...)")
 
 
 def test_two_jobs(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_what_is_kept_and_what_to_expect() -> None:
 
 
 def test_goals_are_resolved_by_what_was_measured() -> None:
-    job = chain(us.auto(recovery_time="20s"), first=us.auto(recovery_time="1s"))
+    job = chain(us.auto(recovery_time="20s"), first=us.auto(recovery_time="1500ms"))
     found = looked_at(job, MEASURED, speeds=WINDOW)
     assert found["moving"].policy == PassiveStandby(every="500ms")
     assert found["speeds"].policy == us.UpstreamBackup(ack_every="10s")
@@ -104,6 +104,13 @@ def test_goals_are_resolved_by_what_was_measured() -> None:
     assert job.topology().units["speeds"].policy == us.UpstreamBackup(ack_every="10s")
     assert job.topology().units["moving"].policy == PassiveStandby(every="500ms")
     assert job.topology().units["positions"].policy == PassiveStandby()
+
+
+def test_a_stage_further_up_has_more_to_make_again() -> None:
+    goal = us.auto(recovery_time="1s")
+    found = looked_at(chain(goal, first=goal), MEASURED)
+    assert found["speeds"].policy == PassiveStandby(every="2s")
+    assert found["moving"].policy == us.ActiveStandby(), "a sweep would reach it one interval after the one below it"
 
 
 def test_a_goal_for_the_whole_job_leaves_its_sources_as_they_are() -> None:

@@ -127,7 +127,8 @@ def test_simulate_does_not_guess_what_a_goal_will_become(tmp_path: Path) -> None
     path = tmp_path / "job.py"
     path.write_text(
         'import understudy as us\njob = us.Job("goal", ha=us.auto())\n'
-        'job.stage(job.source("a", us.sources.rate()), name="b")(lambda a: a)\n'
+        'b = job.stage(job.source("a", us.sources.rate()), name="b")(lambda a: a)\n'
+        "job.sink(b, us.sinks.console())\n"
     )
     found = run("simulate", path, "--policy", "job", "--out", tmp_path / "sim")
     assert isinstance(found.exception, JobError) and "us.auto" in str(found.exception)

@@ -68,6 +68,9 @@ class Profile:
     """Bytes of state that an epoch changes."""
     batch_s: float = 0.25
     """One epoch, from its being granted to its commit, through all stages of the unit."""
+    stages_below: int = 0
+    """Between its first stage and the sinks, at most. A sweep begins at the sinks and goes up by one stage with every
+    interval: a stage is acknowledged what the older of two versions covers."""
     detection_s: float = 0.05
     """From a crash to the news of it: a broken connection. A host that hangs is noticed by its heartbeats only."""
 
@@ -155,6 +158,8 @@ def _silence_s(policy: Policy, profile: Profile, reach_s: float, share: float) -
         return detection_s + PROMOTE_S + DELIVER_S + batch_s
     assert isinstance(policy, PassiveStandby)
     again = share * policy.every_s / step_s
+    if policy.checkpoint == "sweeping":
+        again += profile.stages_below * max(1.0, policy.every_s / step_s)
     return detection_s + PROMOTE_S + FIRST_BATCH_S + (again + 1) * batch_s
 
 

@@ -240,13 +240,15 @@ def run(
 ) -> dict[str, Any]:
     """All experiments; ``out`` gets the folder described in ``understudy.lab``. ``hosts``: measure on real ones too.
 
-    Returns ``summary`` (what ``summary.json`` holds), ``runs``, ``seconds`` and ``page``.
+    Returns ``summary`` (what ``summary.json`` holds), ``not_measured`` (experiments that failed, with the reason),
+    ``runs``, ``seconds`` and ``page``.
     """
     begin = time.monotonic()
     told = progress or (lambda what, done, total: None)
     out.mkdir(parents=True, exist_ok=True)
     rows = simulated(QUICK if quick else FULL, seed, told)
     scaling: dict[str, str] = {}
+    failures: list[str] = []
     if hosts:
         from understudy.lab import gu_hosts
 
@@ -255,7 +257,8 @@ def run(
         scaling = dict(gu_hosts.SCALING)
         if failures:
             scaling["Not measured"] = "; ".join(failures)
-    return {**write(out, rows, scaling), "runs": len(rows), "seconds": time.monotonic() - begin}
+    found = write(out, rows, scaling)
+    return {**found, "not_measured": failures, "runs": len(rows), "seconds": time.monotonic() - begin}
 
 
 def write(out: Path, rows: list[Row], scaling: dict[str, str]) -> dict[str, Any]:

@@ -122,6 +122,8 @@ class Claim:
     measurement agree when they are on the same side; without it, when both are in the band or both are not."""
     why: Mapping[str, str] = field(default_factory=dict)
     """By how it was found: the reason, should the shape not be there."""
+    given: bool = False
+    """An input of the simulation: there is nothing to compare a measurement with."""
 
 
 _TRIM_POINT = (
@@ -134,6 +136,15 @@ _LAG = (
     "process again: for the second of four subjobs about 5.5 intervals' worth instead of half of one. With the paper's "
     "one version the same simulation stays flat."
 )
+_CHANGES = (
+    "What is sent is what every epoch changed, here all 20 rows, and with every tenth epoch RocksDB's whole table; the "
+    "paper's state is sent once per checkpoint, however many elements changed it."
+)
+_BATCH = (
+    "A stage pauses between micro-batches: both wait for the one under way to end, which takes tenths of a second. The "
+    "paper's PEs end one element."
+)
+_ARMED = "Nothing is deployed after a failure: the standby's query was started before, and is let go."
 
 _BIG = METHODS[1:]
 
@@ -154,7 +165,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         "Fig 2", "average checkpoint size, sweeping: growth over growth of the interval", "grows sub-linearly", 0.5,
-        0.0, 0.6, _slope("2-3", "sweeping", "mean_size"),
+        0.0, 0.6, _slope("2-3", "sweeping", "mean_size"), 1, {"measured": _CHANGES},
     ),
     *(
         Claim(
@@ -177,7 +188,7 @@ CLAIMS: tuple[Claim, ...] = (
     *(
         Claim(
             "Fig 4", f"checkpoint time, {other} / sweeping, mean of all rates", "about 4", 4, 2, 8,
-            _ratio("4", "mean_s", other, "sweeping"), 1,
+            _ratio("4", "mean_s", other, "sweeping"), 1, {"measured": _BATCH},
         )
         for other in _BIG
     ),
@@ -213,11 +224,11 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         "Fig 8", "whole recovery, longest / shortest checkpoint interval", "does not change much", 1, 0.75, 1.25,
-        _growth("8", "PS", "total_s"), None, {"understudy": _LAG},
+        _growth("8", "PS", "total_s"), None, {"understudy": _LAG, "measured": _LAG},
     ),
     Claim(
         "Fig 8", "redeployment (s)", "about 500 ms", 0.5, 0.4, 0.6,
-        lambda v: fmean(v.line("8", "PS", "redeployment_s").values()),
+        lambda v: fmean(v.line("8", "PS", "redeployment_s").values()), None, {"measured": _ARMED}, given=True,
     ),
 )  # fmt: skip
 
@@ -243,7 +254,7 @@ def summarise(rows: Iterable[Row]) -> list[Row]:
                 entry["why"] = claim.why.get(how, "")
             if how == "understudy":
                 simulated = ours
-            elif how == "measured" and simulated is not None:
+            elif how == "measured" and simulated is not None and not claim.given:
                 entry["agrees"] = _agree(claim, simulated, ours)
             found.append(entry)
     return found

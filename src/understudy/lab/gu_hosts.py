@@ -1,9 +1,8 @@
 """The experiments of Gu et al. 2009 on real hosts: four processes, each with a Spark of its own, on this machine.
 
-Hosts are started once. All checkpoint experiments at one data rate are one run of the job in ``gu_chain``: its units
-are given other policies while it runs, and its coordinator is replaced by one with another heartbeat. What has no
-checkpoints (no protection, active standby) is a run of its own on the same hosts, with their Spark still warm. A host
-*fails* by being stopped (SIGSTOP, with everything below it), so that only missing heartbeats tell, as when a machine
+Hosts are started once. All experiments at one data rate are one run of the job in ``gu_chain``: its units are given
+other policies while it runs, and its coordinator is replaced by one with another heartbeat. A host *fails* by being
+stopped (SIGSTOP, with everything below it), so that only missing heartbeats tell, as when a machine
 loses its power; afterwards it is let go on, finds itself replaced, and becomes the standby.
 """
 
@@ -29,14 +28,18 @@ from understudy.runtime.coordinator import Coordinator
 from understudy.runtime.session import LocalRun, wait_for
 from understudy.verify import compare
 
-EPOCH_S = 2.0
+EPOCH_S = 3.0
 MISSES = 3
 WARM_EPOCHS = 12
-"""Epochs before anything is measured: by then every query has been compiled, and has caught up with the source."""
+"""Epochs before anything is measured: by then every query has been compiled."""
+IN_STEP_EPOCHS = 2
+"""How far the sink may be behind the source, and a copy behind its primary, and for how many epochs it must have been
+so, for the chain to count as in step."""
 EPOCHS_MEASURED = 8
 """At least: a busy machine may not manage as many in the time that is meant for it."""
+STAGES = 2 * len(gu_chain.UNITS)
 VICTIM, FIRST_HOST, DOWNSTREAM_HOST = gu_chain.UNITS[1], gu_chain.HOSTS[0], gu_chain.HOSTS[2]
-BEFORE_VICTIM, SINK = f"{gu_chain.UNITS[0]}2", f"{gu_chain.UNITS[-1]}2"
+SINK = f"{gu_chain.UNITS[-1]}2"
 
 SCALING: dict[str, str] = {
     "Machine": (
@@ -46,14 +49,14 @@ SCALING: dict[str, str] = {
     ),
     "Elements": (
         "A row is an element and the rows of one micro-batch are an epoch. A micro-batch of a stage takes tenths of a "
-        "second whatever it holds, so epochs are 2 s long, where the simulation has batches of 4 ms."
+        "second whatever it holds, so epochs are 3 s long, where the simulation has batches of 4 ms."
     ),
     "Times": (
-        "Checkpoint intervals are 2 to 10 s (paper: 100 to 900 ms), heartbeats 1 to 3 s (paper: 100 to 500 ms), three "
+        "Checkpoint intervals are 3 to 15 s (paper: 100 to 900 ms), heartbeats 1 to 3 s (paper: 100 to 500 ms), three "
         "misses as in the paper: ten times as long and more, because a busy machine keeps a healthy process waiting "
         "for a second now and then."
     ),
-    "Rates": "750 to 3,000 rows a second (paper: 1,000 to 25,000 elements).",
+    "Rates": "1,500 to 6,000 rows a second (paper: 1,000 to 25,000 elements); 3,000 where the rate does not vary.",
     "State": (
         "A row for each of 20 keys per stage, in Spark's RocksDB store with changelogs. A checkpoint also carries "
         "Spark's own logs of offsets and commits, and what is sent is what the standby does not have yet."
@@ -61,9 +64,9 @@ SCALING: dict[str, str] = {
     "Selectivity": "1, and the 20 rows of the state, which every stage adds to its output.",
     "What is counted": (
         "Bodies and headers of messages. Figures 2 and 3: checkpoints of all stages, in bytes; totals scaled to 100 s. "
-        "A synchronous checkpoint is that of a whole subjob. Figure 4: from the order to capture until the checkpoint "
-        "is safe at the standby; how long synchronous checkpoints wait for stages to pause is not in it. Figure 5: "
-        "what the second subjob sends to the third, and its checkpoints."
+        "A synchronous checkpoint is that of a whole subjob. Figure 4: from the first order, to pause or to capture, "
+        "until the checkpoint is safe at the standby. Figure 5: what the second subjob sends to the third, and its "
+        "checkpoints, per epoch."
     ),
     "Redeployment": (
         "The standby's query was started before the failure and is held at the door, so nothing is deployed when it is "
@@ -84,8 +87,8 @@ class Measuring:
     """At least; always several checkpoint intervals."""
 
 
-FULL = Measuring((2, 6, 10), (1500, 750, 3000), (1.0, 2.0, 3.0), measure_s=40.0)
-QUICK = Measuring((2, 6), (1500,), (1.0, 3.0), measure_s=24.0)
+FULL = Measuring((3, 9, 15), (3000, 1500, 6000), (1.0, 2.0, 3.0), measure_s=40.0)
+QUICK = Measuring((3, 9), (3000,), (1.0, 3.0), measure_s=24.0)
 
 Point = tuple[str, str, float]
 """Figure, series and x."""
@@ -119,13 +122,16 @@ def plan(measuring: Measuring) -> list[Experiment]:
             name: str, policies: list[Policy], points: list[Point], every_s: float = 0.0, rate: int = rate, **more: Any
         ) -> None:
             about = {"heartbeat_s": beat, "measure_s": max(measuring.measure_s, 4 * every_s), **more}
-            settle_s = max(3 * every_s, 2 * EPOCH_S)
+            # A sweep goes up by a stage with every interval (see gu_claims).
+            intervals = STAGES + 1 if more.get("stop") else 3
+            settle_s = max(intervals * every_s, 2 * EPOCH_S)
             found.append(Experiment(f"{name}, {rate}/s", rate, tuple(policies), settle_s=settle_s,
                                     points=tuple(points), **about))  # fmt: skip
 
         add("NONE", [none] * 4, [("5", "NONE", rate)])
         add("None-AS", [none, eager, none, none], [("5", "None-AS", rate)])
-        add("AS-AS", [none, eager, eager, none], [("5", "AS-AS", rate)])
+        failing: list[Point] = [("6", "AS", 0.0)] if main else []
+        add("AS-AS", [none, eager, eager, none], [("5", "AS-AS", rate), *failing], stop=main)
         for method in METHODS:
             passive = method == "sweeping" and main
             for every in measuring.intervals_s if main else (long,):
@@ -139,8 +145,6 @@ def plan(measuring: Measuring) -> list[Experiment]:
                 for other in measuring.heartbeats_s[1:] if passive and every == short else ():
                     settings: dict[str, Any] = {"heartbeat_s": other, "measure_s": 0.0, "stop": True}
                     add(f"heartbeats every {other:g} s", policies, [("7", "PS", other)], every_s=every, **settings)
-        if main:
-            add("AS-AS, failing", [none, eager, eager, none], [("6", "AS", 0.0)], measure_s=0.0, stop=True)
     return found
 
 
@@ -150,8 +154,10 @@ def plan(measuring: Measuring) -> list[Experiment]:
 @dataclass(frozen=True)
 class Totals:
     at: float
-    rows: int
-    """That the second unit was sent."""
+    epochs: dict[str, int]
+    """Stage -> its newest epoch."""
+    copies: dict[str, int | None]
+    """Stage -> what its standby's copy has done, or its newest checkpoint there."""
     received: dict[str, int]
     """Host -> bytes of data that came from other hosts."""
     spent: dict[str, Counter[str]]
@@ -167,8 +173,8 @@ class Bench:
         self.out = out
         self.run: LocalRun | None = None
         self.events: list[dict[str, Any]] = []
-        self._running: tuple[Any, ...] = ()
-        """What tells the job that runs from others."""
+        self._running: int | None = None
+        """The rate of the job that runs."""
         self._sent = 0
         self.sink = Path()
 
@@ -186,12 +192,10 @@ class Bench:
 
     def prepare(self, experiment: Experiment) -> None:
         """Have the job run as the experiment wants it."""
-        checkpoints = all(isinstance(policy, PassiveStandby) for policy in experiment.policies)
-        wanted = (experiment.rows_per_s, checkpoints or experiment.policies)
-        if self._running != wanted:
-            self._running = ()
+        if self._running != experiment.rows_per_s:
+            self._running = None
             self._send_job(experiment)
-            self._running = wanted
+            self._running = experiment.rows_per_s
             self.epochs(WARM_EPOCHS, timeout_s=300)
         elif self.coordinator.config.heartbeat_s != experiment.heartbeat_s:
             self._replace_coordinator(heartbeat_s=experiment.heartbeat_s)
@@ -200,7 +204,7 @@ class Bench:
 
     def forget(self) -> None:
         """Something went wrong with the job that runs: the next experiment begins with a new one."""
-        self._running = ()
+        self._running = None
 
     def _send_job(self, experiment: Experiment) -> None:
         self._sent += 1
@@ -262,6 +266,28 @@ class Bench:
         goal = self.newest() + count
         self.until(lambda: self.newest() >= goal, timeout_s, f"epoch {goal}")
 
+    def in_step(self, timeout_s: float = 300.0) -> None:
+        """Until the sink and all copies have kept up for a while. While a chain catches up, its streams flow at
+        different speeds, and what a failed unit has sent before goes on arriving for long."""
+        since = -1
+
+        def kept_up() -> bool:
+            nonlocal since
+            time.sleep(0.5)
+            now, totals, units = self.newest(), self.totals(), self.coordinator.failover.topology.units
+            pairs = [(totals.epochs.get("source"), now)]
+            pairs += [
+                (totals.epochs.get(stage), totals.copies.get(stage))
+                for unit in units.values() if unit.policy.standby_runs for stage in unit.stages
+            ]  # fmt: skip
+            if any(a is None or b is None or a - b > IN_STEP_EPOCHS for a, b in pairs):
+                since = -1
+            elif since < 0:
+                since = now
+            return 0 <= since <= now - IN_STEP_EPOCHS
+
+        self.until(kept_up, timeout_s, "output that keeps up with the source: this machine is too slow or too busy")
+
     def newest(self) -> int:
         return max((int(p.name.partition("=")[2]) for p in self.sink.glob("epoch=*")), default=-1)
 
@@ -272,7 +298,10 @@ class Bench:
             for unit, counts in about["checkpoints"].items():
                 spent[unit].update(counts)
         received = {host: about["bytes"]["data"] + about["bytes"]["duplicate"] for host, about in hosts.items()}
-        return Totals(time.monotonic(), hosts[FIRST_HOST]["rows"][BEFORE_VICTIM], received, spent)
+        stages = [item for about in hosts.values() for item in about["stages"].items()]
+        epochs = {name: stage["committed"] for name, stage in stages if stage["role"] == "primary"}
+        copies = {name: stage["checkpoint"] for name, stage in stages if stage["role"] == "standby"}
+        return Totals(time.monotonic(), epochs, copies, received, spent)
 
     # -- failure
 
@@ -280,11 +309,12 @@ class Bench:
         """Stop the second unit's host, wait until output flows again, and let the host go on."""
         assert self.run is not None
         self.until(lambda: self.armed(VICTIM), 300, f"a standby of {VICTIM!r} that is ready")
-        self.epochs(3)
+        self.in_step()
         host = self.run.host_of(VICTIM)
         self.events.clear()
         stopped_at = self.run.hosts.signal(host, signal.SIGSTOP)
         try:
+            self.until(lambda: any(e["kind"] == "promoted" for e in self.events), 60, "a takeover")
             self.epochs(6)
         finally:
             self.run.hosts.signal(host, signal.SIGCONT)
@@ -328,8 +358,9 @@ class Bench:
 def perform(bench: Bench, experiment: Experiment) -> dict[str, Any]:
     """Prepare, settle and measure."""
     bench.prepare(experiment)
-    bench.events.clear()
     bench.coordinator.wait(experiment.settle_s)
+    bench.in_step()
+    bench.events.clear()
     if not experiment.measure_s:
         return {}
     assert bench.run is not None
@@ -340,24 +371,30 @@ def perform(bench: Bench, experiment: Experiment) -> dict[str, Any]:
     if lost := [e["text"] for e in bench.events if e["kind"] == "host-lost"]:
         raise TimeoutError(f"a host was given up though nothing had been done to it ({lost[0]})")
     synchronous = getattr(experiment.policies[0], "checkpoint", "") == "synchronous"
-    return _found(before, after, victim, experiment.rows_per_s, synchronous=synchronous)
+    return _found(before, after, victim, synchronous=synchronous)
 
 
-def _found(before: Totals, after: Totals, victim: str, rows_per_s: int, *, synchronous: bool) -> dict[str, Any]:
+def _found(before: Totals, after: Totals, victim: str, *, synchronous: bool) -> dict[str, Any]:
     seconds = after.at - before.at
-    flow_s = (after.rows - before.rows) / rows_per_s  # a busy machine lags behind the source or catches up with it
-    got = {host: after.received[host] - before.received[host] for host in after.received}
+
+    def per_s(host: str, stage: str) -> float:
+        """What a host received, for the epochs that its stage took in: some are behind others, and catch up."""
+        got, epochs = after.received[host] - before.received[host], after.epochs[stage] - before.epochs[stage]
+        return got / (epochs * EPOCH_S)
+
     # The third unit's hosts receive what the second sends, and one of them also the last unit's input. That is one
     # stream's worth, as much as the second unit itself receives.
-    data = got[DOWNSTREAM_HOST] + got[FIRST_HOST] - got[victim]
+    second, third, last = (f"{unit}1" for unit in gu_chain.UNITS[1:])
+    data_per_s = per_s(DOWNSTREAM_HOST, third) + per_s(FIRST_HOST, last) - per_s(victim, second)
+    flow_s = (after.epochs[second] - before.epochs[second]) * EPOCH_S
     spent = {unit: counts - before.spent[unit] for unit, counts in after.spent.items()}
     whole: Counter[str] = sum(spent.values(), Counter())
     found: dict[str, Any] = {
         "seconds": seconds,
         "flow_s": flow_s,
-        "data_bytes_per_s": data / flow_s,
+        "data_bytes_per_s": data_per_s,
         "checkpoint_bytes_per_s": spent[VICTIM]["bytes"] / flow_s,
-        "bytes_per_s": (data + spent[VICTIM]["bytes"]) / flow_s,
+        "bytes_per_s": data_per_s + spent[VICTIM]["bytes"] / flow_s,
     }
     if whole["checkpoints"]:
         messages = whole["checkpoints"] / (2 if synchronous else 1)
