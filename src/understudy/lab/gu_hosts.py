@@ -32,7 +32,7 @@ EPOCH_S = 3.0
 MISSES = 3
 WARM_EPOCHS = 12
 """Epochs before anything is measured: by then every query has been compiled."""
-IN_STEP_EPOCHS = 2
+IN_STEP_EPOCHS = 3
 """How far the sink may be behind the source, and a copy behind its primary, and for how many epochs it must have been
 so, for the chain to count as in step."""
 EPOCHS_MEASURED = 8
@@ -274,7 +274,11 @@ class Bench:
         def kept_up() -> bool:
             nonlocal since
             time.sleep(0.5)
-            now, totals, units = self.newest(), self.totals(), self.coordinator.failover.topology.units
+            try:
+                now, totals = self.newest(), self.totals()
+            except TimeoutError:
+                return False
+            units = self.coordinator.failover.topology.units
             pairs = [(totals.epochs.get("source"), now)]
             pairs += [
                 (totals.epochs.get(stage), totals.copies.get(stage))
@@ -293,6 +297,8 @@ class Bench:
 
     def totals(self) -> Totals:
         hosts = self.coordinator.status()["hosts"]
+        if silent := [host for host, about in hosts.items() if "stages" not in about]:
+            raise TimeoutError(f"{', '.join(silent)} did not answer")
         spent: dict[str, Counter[str]] = {unit: Counter() for unit in gu_chain.UNITS}
         for about in hosts.values():
             for unit, counts in about["checkpoints"].items():
