@@ -26,8 +26,9 @@ DEFAULT_ROWS_PER_S = 1000.0
 DEFAULT_ROW_BYTES = 50.0
 DEFAULT_STATE_BYTES = 10e6
 """State of a stage that keeps any: what Meteor Shower's applications have in each unit, on average."""
-DEFAULT_STATE_SHARE = 0.2
-"""Bytes of state changed per byte taken in. Packed, it is the tenth of Gu et al. 2009, Figure 5."""
+DEFAULT_STATE_SHARE = 0.1
+"""Bytes of state changed per byte taken in. Sent packed, as logs and as tables, it is the tenth of Gu et al. 2009,
+Figure 5."""
 
 
 @dataclass

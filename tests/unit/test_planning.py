@@ -53,7 +53,7 @@ def test_a_profile_is_stated_until_it_is_measured() -> None:
     stated = profiles(job, job.topology(), {"moving": STATELESS, "speeds": EVER}, None)
     assert stated["speeds"].rows_per_s == 2000.0
     assert stated["speeds"].bytes_per_s == 48_000.0
-    assert stated["speeds"].delta_bytes == pytest.approx(0.2 * 48_000 * 0.5)
+    assert stated["speeds"].delta_bytes == pytest.approx(0.1 * 48_000 * 0.5)
     assert (stated["moving"].state_bytes, stated["moving"].delta_bytes) == (0.0, 0.0)
     known = profiles(job, job.topology(), {"moving": STATELESS, "speeds": EVER}, MEASURED)
     assert (known["speeds"].rows_per_s, known["speeds"].bytes_per_s) == (500.0, 10_000.0)

@@ -35,6 +35,10 @@ CAPTURE_CPU_S = 0.015
 """To name, hash, pack and send the files of a small checkpoint."""
 PACKED_SHARE = 0.5
 """What packing leaves of changed state."""
+SNAPSHOT_EPOCHS = 10
+"""How often Spark writes what changed once more, as tables in place of logs (``spark.py``: minDeltasForSnapshot)."""
+SNAPSHOT_BYTES = 7000.0
+"""What RocksDB adds to the tables of a snapshot, packed: its options and its list of files."""
 PACKED_BYTES_PER_S = 50e6
 """How fast a checkpoint's bytes are hashed and packed, on one core."""
 ACK_CPU_S = 0.001
@@ -174,6 +178,9 @@ def _spent(policy: Policy, profile: Profile) -> tuple[float, float]:
         return policy.backups * sent_per_s, policy.backups * profile.batch_s / profile.step_s
     if isinstance(policy, PassiveStandby):
         changed_per_s = PACKED_SHARE * profile.delta_bytes / profile.step_s
+        if profile.state_bytes:
+            tables = PACKED_SHARE * min(profile.state_bytes, SNAPSHOT_EPOCHS * profile.delta_bytes)
+            changed_per_s += (SNAPSHOT_BYTES + tables) / max(SNAPSHOT_EPOCHS * profile.step_s, policy.every_s)
         if policy.checkpoint != "sweeping":
             changed_per_s += profile.output_bytes_per_s
         sent_per_s = changed_per_s + (CHECKPOINT_BYTES + ACK_BYTES) / policy.every_s
