@@ -39,6 +39,19 @@ class Leg:
     harmed: list[str] = field(default_factory=list)
 
 
+def copies_in_step(coordinator: Coordinator) -> bool:
+    """A copy that was just made is behind, and would have to catch up first if it were needed."""
+    coordinator.wait(0)
+    units, hosts = coordinator.failover.topology.units, coordinator.status()["hosts"].values()
+    running = {n: s for host in hosts for n, s in host.get("stages", {}).items() if s["role"] == "primary"}
+    return all(
+        (stage["checkpoint"] or -1) >= running[name]["committed"] - IN_STEP
+        for host in hosts
+        for name, stage in host.get("stages", {}).items()
+        if stage["role"] == "standby" and units[stage["unit"]].policy.standby_runs and name in running
+    )
+
+
 class Drill:
     """One run with harm, one without. Use as a context manager; ``judge`` returns the result."""
 
@@ -81,20 +94,8 @@ class Drill:
         """Wait until all standbys are armed, copies have caught up, and ``epochs`` more epochs have come out."""
         self.coordinator.wait_until_running(armed=True)
         if any(unit.policy.standby_runs for unit in self.coordinator.failover.topology.units.values()):
-            wait_for(self._in_step, 180, "copies to catch up", every_s=0.5)
+            wait_for(lambda: copies_in_step(self.coordinator), 180, "copies to catch up", every_s=0.5)
         self.epochs(epochs)
-
-    def _in_step(self) -> bool:
-        """A copy that was just made is behind, and would have to catch up first if it were needed."""
-        self.coordinator.wait(0)
-        units, hosts = self.coordinator.failover.topology.units, self.coordinator.status()["hosts"].values()
-        running = {n: s for host in hosts for n, s in host.get("stages", {}).items() if s["role"] == "primary"}
-        return all(
-            (stage["checkpoint"] or -1) >= running[name]["committed"] - IN_STEP
-            for host in hosts
-            for name, stage in host.get("stages", {}).items()
-            if stage["role"] == "standby" and units[stage["unit"]].policy.standby_runs and name in running
-        )
 
     def epochs(self, count: int, timeout_s: float = 120.0) -> None:
         goal = self.newest() + count

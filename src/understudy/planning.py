@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from understudy.core.choice import Choice, NoPolicy, choose
-from understudy.core.costs import Estimate, Profile, estimate, estimate_source, reach_s
+from understudy.core.costs import Estimate, Profile, estimate, estimate_source, heard, reach_s
 from understudy.core.operators import OperatorClass, duration
 from understudy.core.policies import ActiveStandby, Auto, PassiveStandby, Policy, UpstreamBackup
 from understudy.core.topology import Topology, UnitShape
@@ -65,7 +65,21 @@ def profiles(
     """Unit -> profile: what was measured, and the defaults for the rest."""
     known = measured or Measured()
     streams = {name: {**_default_stream(job, name), **known.streams.get(name, {})} for name in topology.stages}
-    return {unit.name: _profile(job, topology, unit, operators, streams, known) for unit in topology.units.values()}
+    found = {}
+    for unit in topology.units.values():
+        profile = _profile(job, topology, unit, operators, streams, known)
+        hears = [
+            how
+            for stage, consumers in heard(topology, operators, profile.step_s).items() if stage in unit.stages
+            for consumer, how in consumers.items() if consumer not in unit.stages
+        ]  # fmt: skip
+        found[unit.name] = replace(
+            profile,
+            depth=topology.depth(unit.name),
+            behind_s=max((how.behind_s for how in hears), default=0.0),
+            heard_every_s=max((how.every_s for how in hears), default=None),
+        )
+    return found
 
 
 def _profile(
@@ -97,7 +111,6 @@ def _profile(
         state_bytes=state_bytes,
         delta_bytes=delta_bytes,
         batch_s=batch_s,
-        stages_below=max(topology.below(name) for name in unit.stages),
     )
 
 
@@ -127,12 +140,13 @@ def choices(
     job: Job, topology: Topology, operators: Mapping[str, OperatorClass], measured: Measured | None
 ) -> dict[str, Choice]:
     """The policy for every unit that has a goal in its place. Raises JobError."""
-    known = profiles(job, topology, operators, measured)
     chosen: dict[str, Choice] = {}
-    for unit in goals(topology):
+    for unit in reversed(goals(topology)):  # what protects those below counts
         assert isinstance(unit.policy, Auto)
+        topology = topology.under({name: choice.policy for name, choice in chosen.items()})
+        profile = profiles(job, topology, operators, measured)[unit.name]
         try:
-            chosen[unit.name] = choose(unit.policy, known[unit.name], _classes(unit, operators))
+            chosen[unit.name] = choose(unit.policy, profile, _classes(unit, operators))
         except NoPolicy as error:
             where = job.stages[unit.stages[0]].where
             raise JobError(f"{where}: us.auto for unit {unit.name!r}: {error}") from None
@@ -184,12 +198,12 @@ def outlook(
 ) -> list[Outlook]:
     """Unit by unit, upstream first. Goals are resolved as a run would resolve them; ``job`` is left as it is."""
     chosen = choices(job, topology, operators, measured)
+    topology = topology.under({name: choice.policy for name, choice in chosen.items()})
     stated = profiles(job, topology, operators, None)
     known = profiles(job, topology, operators, measured) if measured else None
     found = []
     for unit in topology.units.values():
-        choice = chosen.get(unit.name)
-        policy = choice.policy if choice else unit.policy
+        choice, policy = chosen.get(unit.name), unit.policy
         classes = _classes(unit, operators)
         recovery, cause = _recovery(policy, classes)
         found.append(

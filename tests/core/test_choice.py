@@ -19,6 +19,8 @@ STATELESS = judge(INPUT)
 WINDOW = judge(Operator("Aggregate", children=(MARK,), keys=(Key("window", 5.0, window=True, window_s=10.0),)))
 EVER = judge(Operator("Aggregate", children=(INPUT,), keys=(Key("road"),)))
 SMALL = Profile(delta_bytes=1000, state_bytes=100_000)
+INNER = replace(SMALL, heard_every_s=0.5)
+"""Another unit reads what it makes, and acknowledges it at once."""
 HEAVY = Profile(rows_per_s=50_000, bytes_per_s=2e6, output_bytes_per_s=2e6, delta_bytes=1.5e6, state_bytes=1e9)
 """It changes three quarters of a byte of state for every byte that comes in."""
 
@@ -33,7 +35,9 @@ HEAVY = Profile(rows_per_s=50_000, bytes_per_s=2e6, output_bytes_per_s=2e6, delt
         (auto(recovery_time="10s"), SMALL, EVER, PassiveStandby(every="10s")),
         (auto(recovery_time="1s"), SMALL, EVER, PassiveStandby(every="500ms")),
         (auto(recovery_time="200ms"), SMALL, EVER, ActiveStandby()),
-        (auto(recovery_time="100ms"), SMALL, EVER, ActiveStandby(delivery="eager")),
+        (auto(recovery_time="100ms"), INNER, EVER, ActiveStandby(delivery="eager")),
+        (auto(recovery_time="1s"), INNER, EVER, PassiveStandby(every="500ms")),
+        (auto(recovery_time="1s"), replace(INNER, behind_s=5.0), EVER, ActiveStandby()),
         (auto(recovery_time="30s"), SMALL, WINDOW, UpstreamBackup(ack_every="10s")),
         (auto(recovery_time="5s"), SMALL, WINDOW, PassiveStandby(every="5s")),
         (auto(recovery_time="10s", loss="some"), SMALL, EVER, none),
@@ -53,9 +57,9 @@ def test_the_cheapest_that_meets_the_goal(
 
 def test_no_policy_that_meets_the_goal_is_cheaper() -> None:
     goals = [Auto(t, loss, o) for t, loss, o in product((0.1, 0.2, 1, 3, 20), ("none", "some"), (None, 0.05, 1.5))]
-    for goal, profile, found in product(goals, (SMALL, HEAVY), (STATELESS, WINDOW, EVER)):
+    for goal, profile, found in product(goals, (SMALL, INNER, HEAVY), (STATELESS, WINDOW, EVER)):
         everything: list[Policy] = [PassiveStandby(every=every) for every in EVERY]
-        everything += [ActiveStandby(), ActiveStandby(delivery="eager")]
+        everything += [ActiveStandby(), *([ActiveStandby(delivery="eager")] if profile is INNER else [])]
         paced = [UpstreamBackup(), *(UpstreamBackup(ack_every=every) for every in EVERY)]
         everything += paced if not found.refusal else []
         everything += [none] if goal.loss == "some" else []
@@ -83,6 +87,8 @@ def test_it_says_why_not_the_others() -> None:
     assert "none: would lose rows" in why
     why = choose(auto(recovery_time="2s"), SMALL, [STATELESS]).why
     assert any(line.startswith("active standby: ") and line.endswith("costs more") for line in why)
+    why = choose(auto(recovery_time="100ms"), INNER, [STATELESS]).why
+    assert any(line.startswith("active standby: ") and line.endswith("later than 100ms") for line in why)
 
 
 @pytest.mark.parametrize(

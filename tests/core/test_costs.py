@@ -6,12 +6,29 @@ from dataclasses import replace
 
 import pytest
 
-from understudy.core.costs import ACK_BYTES, CHECKPOINT_BYTES, Profile, estimate, estimate_source, reach_s
+from understudy.core.costs import (
+    ACK_BYTES,
+    CHECKPOINT_BYTES,
+    PACKED_SHARE,
+    SNAPSHOT_BYTES,
+    Heard,
+    Profile,
+    estimate,
+    estimate_source,
+    heard,
+    reach_s,
+)
 from understudy.core.operators import Key, Operator, judge
 from understudy.core.policies import ActiveStandby, Hybrid, PassiveStandby, Policy, UpstreamBackup, none
+from understudy.core.topology import StageShape, Topology, UnitShape
 
-BUSY = Profile(epoch_s=0.5, rows_per_s=20_000, bytes_per_s=1e6, output_bytes_per_s=1e6, delta_bytes=100_000)
-"""For ten bytes that come in, one is sent of what changed in the state."""
+BUSY = Profile(rows_per_s=20_000, bytes_per_s=1e6, output_bytes_per_s=1e6, delta_bytes=50_000, state_bytes=1e7)
+"""For ten bytes that come in, one is sent of what changed in the state: half of it as logs, half as tables."""
+INNER = replace(BUSY, heard_every_s=0.5)
+"""Another unit reads what it makes."""
+INPUT = Operator("StreamingRelationV2")
+MARK = Operator("EventTimeWatermark", children=(INPUT,))
+WINDOW = judge(Operator("Aggregate", children=(MARK,), keys=(Key("window", 5.0, window=True, window_s=10.0),)))
 
 
 def test_upstream_backup_sends_an_id_per_interval() -> None:
@@ -25,7 +42,7 @@ def test_upstream_backup_sends_an_id_per_interval() -> None:
 def test_passive_standby_with_its_queue_sends_everything_once_more() -> None:
     """Hwang et al. 2003, formula (1): 1 + 2x/(λcM), for a stage without state and selectivity 1. Deviation: the head
     position is part of a checkpoint, which has a size of its own."""
-    stateless = replace(BUSY, delta_bytes=0)
+    stateless = replace(BUSY, delta_bytes=0, state_bytes=0)
     for every_s in (0.5, 5.0):
         expected = 1 + (ACK_BYTES + CHECKPOINT_BYTES) / (1e6 * every_s)
         assert estimate(PassiveStandby("individual", every=every_s), stateless).ha_ratio == pytest.approx(expected)
@@ -34,18 +51,17 @@ def test_passive_standby_with_its_queue_sends_everything_once_more() -> None:
 def test_bytes_compare_as_in_gu_figure_5() -> None:
     """Gu et al. 2009, Figure 5: NONE : None-AS : AS-AS : PS = 1 : 2 : 4 : 1.1."""
     policies: list[Policy] = [none, ActiveStandby(), ActiveStandby(delivery="eager"), PassiveStandby(every="500ms")]
-    total = [1 + estimate(policy, BUSY).ha_ratio for policy in policies]
+    total = [1 + estimate(policy, INNER).ha_ratio for policy in policies]
     assert total == pytest.approx([1, 2, 4, 1.1], rel=0.02)
 
 
 def test_policies_recover_in_the_papers_order() -> None:
     """Hwang et al. 2003, Figure 11: active standby before passive standby before upstream backup."""
-    order: list[Policy] = [
-        ActiveStandby(delivery="eager"), ActiveStandby(), Hybrid(), PassiveStandby(), UpstreamBackup()
-    ]  # fmt: skip
-    silences = [estimate(policy, BUSY).silence_s for policy in order]
+    order: list[Policy] = [ActiveStandby(delivery="eager"), ActiveStandby(), PassiveStandby(), UpstreamBackup()]
+    silences = [estimate(policy, INNER).silence_s for policy in order]
     assert silences == sorted(silences)
     assert len(set(silences)) == len(order)
+    assert estimate(Hybrid(), INNER) == estimate(PassiveStandby(), INNER), "which rises where a host hangs only"
 
 
 def test_recovery_grows_linearly_with_the_interval() -> None:
@@ -60,11 +76,55 @@ def test_a_sweep_reaches_a_stage_one_interval_later_for_every_stage_below_it() -
     """As the reproduction of Gu et al. 2009 shows, simulated and on hosts."""
     for every_s, epochs in ((0.1, 1), (0.5, 1), (5.0, 10)):
         policy = PassiveStandby(every=every_s)
-        last, third_last = (estimate(policy, Profile(stages_below=n)) for n in (0, 2))
-        assert third_last.worst_s - last.worst_s == pytest.approx(2 * epochs * Profile().batch_s)
+        one, three = (estimate(policy, Profile(depth=n)) for n in (0, 2))
+        assert three.worst_s - one.worst_s == pytest.approx(2 * epochs * Profile().batch_s)
     for queued in ("individual", "synchronous"):
         policy = PassiveStandby(queued)
-        assert estimate(policy, Profile(stages_below=2)) == estimate(policy, Profile())
+        assert estimate(policy, Profile(depth=2, behind_s=5.0, heard_every_s=1.0)) == estimate(policy, Profile())
+
+
+def test_how_often_a_sweep_comes_is_up_to_those_below() -> None:
+    inner = Profile(behind_s=10.0, heard_every_s=5.0)
+    assert estimate(PassiveStandby(every="500ms"), inner) == estimate(PassiveStandby(every="10s"), inner)
+    assert estimate(PassiveStandby(), inner).worst_s == pytest.approx(
+        estimate(PassiveStandby(every="5s"), Profile()).worst_s + 10.0 / inner.step_s * inner.batch_s
+    )
+
+
+def below(**policies: Policy) -> dict[str, dict[str, Heard]]:
+    """Of a chain, from its first stage on."""
+    names = list(policies)
+    shapes = [StageShape(name, tuple(names[i - 1 : i])) for i, name in enumerate(names)]
+    topology = Topology.build(shapes, [UnitShape(name, (name,), policy) for name, policy in policies.items()])
+    return heard(topology, {"window": WINDOW}, 0.5)
+
+
+def test_what_a_stage_hears_from_those_below() -> None:
+    slow, fast = PassiveStandby(every="5s"), PassiveStandby(every="100ms")
+    assert below(a=none, b=fast, c=fast, d=slow) == {
+        "a": {"b": Heard(15.0, 5.0)}, "b": {"c": Heard(10.0, 5.0)}, "c": {"d": Heard(5.0, 5.0)}, "d": {}
+    }  # fmt: skip
+    assert below(a=none, b=fast)["a"]["b"] == Heard(0.5, 0.5)
+    assert below(a=none, b=PassiveStandby("individual", every="2s"), c=slow)["a"]["b"] == Heard(2.0, 2.0)
+    assert below(a=none, b=ActiveStandby(), c=slow)["a"]["b"] == below(a=none, b=none)["a"]["b"] == Heard(0.0, 0.5)
+    assert below(a=none, window=UpstreamBackup(ack_every="2s"))["a"]["window"] == Heard(2.0 + 15.0, 2.0)
+
+
+def test_eager_delivery_needs_units_to_deliver_to() -> None:
+    eager, lazy = ActiveStandby(delivery="eager"), ActiveStandby()
+    assert estimate(eager, Profile()) == estimate(lazy, Profile())
+    inner = Profile(heard_every_s=0.5)
+    assert estimate(eager, inner).silence_s < estimate(lazy, inner).silence_s
+    assert estimate(eager, inner).ha_ratio > estimate(lazy, inner).ha_ratio
+
+
+def test_what_changed_is_sent_as_logs_and_as_tables() -> None:
+    plain = Profile(bytes_per_s=100_000.0, delta_bytes=5000.0)
+    kept = replace(plain, state_bytes=1e6)
+    for every_s, tables_every_s in ((0.5, 5.0), (5.0, 5.0), (20.0, 20.0)):
+        policy = PassiveStandby(every=every_s)
+        more_per_s = (estimate(policy, kept).ha_ratio - estimate(policy, plain).ha_ratio) * 100_000.0
+        assert more_per_s == pytest.approx((SNAPSHOT_BYTES + PACKED_SHARE * 50_000.0) / tables_every_s)
 
 
 def test_a_window_is_made_again_by_a_replay_and_by_nobody_else() -> None:

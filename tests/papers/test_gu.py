@@ -7,6 +7,7 @@ on purpose (a sweeping checkpoint is smaller, and reprocessing longer, than the 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import replace
 from html import unescape
 from itertools import pairwise
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from understudy.lab import gu, gu_claims, gu_hosts, gu_page
+from understudy.lab import gu, gu_chain, gu_claims, gu_hosts, gu_page
 from understudy.lab.gu_claims import METHODS, View, means
 from understudy.lab.gu_model import Params, World
 
@@ -266,6 +267,23 @@ def test_every_figure_is_measured(measuring: gu_hosts.Measuring) -> None:
     for figure in ("5", "6", "7", "8"):
         simulated = {job.series for job in gu.plan(gu.QUICK, 1) if job.figure == figure}
         assert {series for f, series, _ in points if f == figure} == simulated
+
+
+@pytest.mark.parametrize("stretch", [1.0, 1.5])
+def test_bytes_are_counted_for_the_epochs_that_were_taken_in(stretch: float) -> None:
+    """Stages that are behind others, and epochs that a busy machine makes longer, change nothing."""
+    units, size = gu_chain.UNITS, 1000.0 * stretch
+    nothing = {unit: Counter[str]() for unit in units}
+    stages = [f"{unit}{n}" for unit in units for n in (1, 2)]
+    before = gu_hosts.Totals(0.0, dict.fromkeys(stages, 5), 0, dict.fromkeys(("h1", "h2", "h3"), 0), nothing)
+    epochs = {**dict.fromkeys(stages, 15), "three1": 14, "four1": 12}
+    received = {"h2": int(10 * size), "h3": int(2 * 9 * size), "h1": int(7 * size)}  # the second unit sends twice
+    spent = nothing | {"two": Counter(bytes=int(600 * stretch), checkpoints=3, seconds=1.5)}
+    after = gu_hosts.Totals(30.0, epochs, int(10 * 3 * 100 * stretch), received, spent)
+    found = gu_hosts.found_between(before, after, "h2", 100, synchronous=False)
+    assert found["data_bytes_per_s"] == pytest.approx(2 * 1000 / 3)
+    assert found["bytes_per_s"] == pytest.approx(2 * 1000 / 3 + 600 / 30)
+    assert (found["checkpoints"], found["mean_s"]) == (3, 0.5)
 
 
 def test_simulation_and_measurement_are_compared_by_direction() -> None:

@@ -96,13 +96,13 @@ def test_what_is_kept_and_what_to_expect() -> None:
 def test_goals_are_resolved_by_what_was_measured() -> None:
     job = chain(us.auto(recovery_time="20s"), first=us.auto(recovery_time="1500ms"))
     found = looked_at(job, MEASURED, speeds=WINDOW)
-    assert found["moving"].policy == PassiveStandby(every="500ms")
+    assert found["moving"].policy == us.ActiveStandby(), "the window below it acknowledges nothing for long"
     assert found["speeds"].policy == us.UpstreamBackup(ack_every="10s")
     assert found["speeds"].why[0].startswith("upstream backup, acks every 10s: back after about ")
     assert isinstance(job.policy("speeds"), type(us.auto())), "looking changes nothing"
     job.resolve({"speeds": found["speeds"].policy, "moving": found["moving"].policy})
     assert job.topology().units["speeds"].policy == us.UpstreamBackup(ack_every="10s")
-    assert job.topology().units["moving"].policy == PassiveStandby(every="500ms")
+    assert job.topology().units["moving"].policy == us.ActiveStandby()
     assert job.topology().units["positions"].policy == PassiveStandby()
 
 

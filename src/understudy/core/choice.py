@@ -64,7 +64,9 @@ def candidates(goal: Auto, profile: Profile, operators: Sequence[OperatorClass])
     policies: list[Policy] = [none] if goal.loss == "some" else []
     if not _refusal(operators):
         policies += [UpstreamBackup(), *(UpstreamBackup(ack_every=every) for every in EVERY)]
-    policies += [PassiveStandby(every=every) for every in EVERY] + [ActiveStandby(), ActiveStandby(delivery="eager")]
+    policies += [PassiveStandby(every=every) for every in EVERY] + [ActiveStandby()]
+    if profile.heard_every_s is not None:
+        policies.append(ActiveStandby(delivery="eager"))
     reach = reach_s(list(operators))
     return [Candidate(policy, estimate(policy, profile, reach_s=reach)) for policy in policies]
 
@@ -76,7 +78,7 @@ def _refusal(operators: Sequence[OperatorClass]) -> str:
 
 def _why(goal: Auto, chosen: Candidate, candidates: list[Candidate], refusal: str) -> list[str]:
     lines = [f"{chosen.tells()}: the cheapest that meets the goal"]
-    for candidate in best_of_each_kind(goal, [c for c in candidates if c.policy.kind != chosen.policy.kind]):
+    for candidate in best_of_each_kind(goal, [c for c in candidates if _kind(c) != _kind(chosen)]):
         if not candidate.fast(goal):
             verdict = f"later than {goal.recovery_time}"
         elif not candidate.cheap(goal):
@@ -99,8 +101,12 @@ def best_of_each_kind(goal: Auto, candidates: list[Candidate]) -> list[Candidate
         fast = candidate.fast(goal)
         return not fast, candidate.estimate.overhead if fast else candidate.estimate.worst_s
 
-    kinds = {candidate.policy.kind: None for candidate in candidates}
-    return [min((c for c in candidates if c.policy.kind == kind), key=distance) for kind in kinds]
+    kinds = dict.fromkeys(_kind(candidate) for candidate in candidates)
+    return [min((c for c in candidates if _kind(c) == kind), key=distance) for kind in kinds]
+
+
+def _kind(candidate: Candidate) -> tuple[str, bool]:
+    return candidate.policy.kind, candidate.policy.eager
 
 
 def _nearest(goal: Auto, candidates: list[Candidate]) -> str:

@@ -15,14 +15,15 @@ A model for choosing between policies, not a promise: a drill measures.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from understudy.core.operators import OperatorClass
 from understudy.core.policies.active import ActiveStandby
 from understudy.core.policies.base import Policy
-from understudy.core.policies.hybrid import Hybrid
 from understudy.core.policies.passive import PassiveStandby
 from understudy.core.policies.upstream import UpstreamBackup
+from understudy.core.topology import Topology
 from understudy.durations import seconds
 
 ACK_BYTES = 110.0
@@ -72,15 +73,20 @@ class Profile:
     """Bytes of state that an epoch changes."""
     batch_s: float = 0.25
     """One epoch, from its being granted to its commit, through all stages of the unit."""
-    stages_below: int = 0
-    """Between its first stage and the sinks, at most. A sweep begins at the sinks and goes up by one stage with every
-    interval: a stage is acknowledged what the older of two versions covers."""
+    depth: int = 0
+    """How many of its own stages a row goes through after the first."""
+    behind_s: float = 0.0
+    """By how much the units that read its output acknowledge it late, at most."""
+    heard_every_s: float | None = None
+    """How often they do. None: nobody but sinks reads it, and they acknowledge every epoch."""
     detection_s: float = 0.05
     """From a crash to the news of it: a broken connection. A host that hangs is noticed by its heartbeats only."""
 
     def __post_init__(self) -> None:
         for each in fields(self):
             value = getattr(self, each.name)
+            if each.name == "heard_every_s" and value is None:
+                continue
             if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < math.inf:
                 raise ValueError(f"{each.name}={value!r} must be a number, and not negative")
         if self.epoch_s == 0 or self.batch_s == 0:
@@ -157,13 +163,12 @@ def _silence_s(policy: Policy, profile: Profile, reach_s: float, share: float) -
         again = (reach_s + share * _ack_every_s(policy, profile)) / step_s + IN_FLIGHT_EPOCHS
         return detection_s + COLD_QUERY_S + (again + 1) * batch_s
     if isinstance(policy, ActiveStandby):
-        return DELIVER_S if policy.eager else detection_s + PROMOTE_S + DELIVER_S
-    if isinstance(policy, Hybrid):
-        return detection_s + PROMOTE_S + DELIVER_S + batch_s
+        return DELIVER_S if _delivers_twice(policy, profile) else detection_s + PROMOTE_S + DELIVER_S
     assert isinstance(policy, PassiveStandby)
-    again = share * policy.every_s / step_s
+    every_s = _checkpoint_every_s(policy, profile)
+    again = share * every_s / step_s
     if policy.checkpoint == "sweeping":
-        again += profile.stages_below * max(1.0, policy.every_s / step_s)
+        again += (profile.behind_s + profile.depth * max(every_s, step_s)) / step_s
     return detection_s + PROMOTE_S + FIRST_BATCH_S + (again + 1) * batch_s
 
 
@@ -173,23 +178,79 @@ def _spent(policy: Policy, profile: Profile) -> tuple[float, float]:
         acks_per_s = policy.k / _ack_every_s(policy, profile)
         return ACK_BYTES * acks_per_s, ACK_CPU_S * acks_per_s
     if isinstance(policy, ActiveStandby):
-        copied = profile.bytes_per_s + (2 * profile.output_bytes_per_s if policy.eager else 0.0)
+        copied = profile.bytes_per_s + (2 * profile.output_bytes_per_s if _delivers_twice(policy, profile) else 0.0)
         sent_per_s = copied + 2 * ACK_BYTES / profile.step_s
         return policy.backups * sent_per_s, policy.backups * profile.batch_s / profile.step_s
     if isinstance(policy, PassiveStandby):
+        every_s = _checkpoint_every_s(policy, profile)
         changed_per_s = PACKED_SHARE * profile.delta_bytes / profile.step_s
         if profile.state_bytes:
             tables = PACKED_SHARE * min(profile.state_bytes, SNAPSHOT_EPOCHS * profile.delta_bytes)
-            changed_per_s += (SNAPSHOT_BYTES + tables) / max(SNAPSHOT_EPOCHS * profile.step_s, policy.every_s)
+            changed_per_s += (SNAPSHOT_BYTES + tables) / max(SNAPSHOT_EPOCHS * profile.step_s, every_s)
         if policy.checkpoint != "sweeping":
             changed_per_s += profile.output_bytes_per_s
-        sent_per_s = changed_per_s + (CHECKPOINT_BYTES + ACK_BYTES) / policy.every_s
-        cpu_per_s = CAPTURE_CPU_S / policy.every_s + changed_per_s / PACKED_BYTES_PER_S
+        sent_per_s = changed_per_s + (CHECKPOINT_BYTES + ACK_BYTES) / every_s
+        cpu_per_s = CAPTURE_CPU_S / every_s + changed_per_s / PACKED_BYTES_PER_S
         return policy.standbys * sent_per_s, policy.standbys * cpu_per_s
     return 0.0, 0.0
 
 
 def _ack_every_s(policy: UpstreamBackup, profile: Profile) -> float:
     """With every epoch, or less often."""
-    every_s = 0.0 if policy.ack_every is None else seconds(policy.ack_every, what="ack_every")
-    return max(profile.step_s, every_s)
+    return max(profile.step_s, _given_ack_every_s(policy))
+
+
+def _given_ack_every_s(policy: UpstreamBackup) -> float:
+    return 0.0 if policy.ack_every is None else seconds(policy.ack_every, what="ack_every")
+
+
+def _checkpoint_every_s(policy: PassiveStandby, profile: Profile) -> float:
+    """A sweep comes from below; only a unit that nobody but sinks reads begins one itself."""
+    if policy.checkpoint != "sweeping" or profile.heard_every_s is None:
+        return policy.every_s
+    return profile.heard_every_s
+
+
+def _delivers_twice(policy: ActiveStandby, profile: Profile) -> bool:
+    """Sinks are written by the primary alone, so eager delivery needs other units to deliver to."""
+    return policy.eager and profile.heard_every_s is not None
+
+
+# -- what a unit hears from those below it --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Heard:
+    """How acknowledgements come: ``behind_s`` late, and one ``every_s``."""
+
+    behind_s: float
+    every_s: float
+
+
+def heard(topology: Topology, operators: Mapping[str, OperatorClass], epoch_s: float) -> dict[str, dict[str, Heard]]:
+    """Stage -> stage that reads it -> how that one acknowledges, under the policies of ``topology``."""
+    found: dict[str, dict[str, Heard]] = {}
+    for name in reversed(list(topology.stages)):
+        consumers = [stage.name for stage in topology.stages.values() if name in stage.inputs]
+        found[name] = {
+            consumer: _acknowledges(
+                topology.units[topology.unit_of[consumer]].policy, operators.get(consumer), found[consumer], epoch_s
+            )
+            for consumer in consumers
+        }
+    return found
+
+
+def _acknowledges(policy: Policy, operator: OperatorClass | None, below: Mapping[str, Heard], epoch_s: float) -> Heard:
+    if isinstance(policy, PassiveStandby) and policy.checkpoint == "sweeping":
+        # What the older of two versions covers: those of two sweeps, which come from below.
+        every_s = max((each.every_s for each in below.values()), default=policy.every_s)
+        behind_s = max((each.behind_s for each in below.values()), default=0.0)
+        return Heard(behind_s + max(every_s, epoch_s), max(every_s, epoch_s))
+    if isinstance(policy, PassiveStandby):
+        return Heard(policy.every_s, policy.every_s)
+    if isinstance(policy, UpstreamBackup):
+        every_s = max(epoch_s, _given_ack_every_s(policy))
+        window = None if operator is None else operator.window
+        return Heard(every_s + (0.0 if window is None else window.reach_s), every_s)
+    return Heard(0.0, epoch_s)

@@ -490,7 +490,7 @@ class Failover:
         self._threw[event.unit] = event.epoch
         successor = None
         if not again and self.topology.units[event.unit].policy.protected:
-            successor, _ = self._succeed(event.unit, unit, {}, avoid=(unit.primary,))
+            successor, _ = self._succeed(event.unit, unit, {})
         if successor is None:
             return [StopJob(event.stage, event.epoch, event.cause)]
         changes = {event.unit: successor}
@@ -500,10 +500,8 @@ class Failover:
 
     # -- decisions ------------------------------------------------------------------------------------------------
 
-    def _succeed(
-        self, name: str, unit: UnitPlan, changes: Mapping[str, UnitPlan], *, avoid: tuple[str | None, ...] = ()
-    ) -> tuple[UnitPlan | None, Say]:
-        """The successor of a unit whose primary is gone; its generation fences everything the old one still does.
+    def _succeed(self, name: str, unit: UnitPlan, changes: Mapping[str, UnitPlan]) -> tuple[UnitPlan | None, Say]:
+        """The successor of a unit whose primary is gone or fails; its generation fences everything that one still does.
         None when nobody can take over: the unit then waits for whoever returns first."""
         if unit.heir(self.alive) is None and unit.turn is not None and unit.turn.heir(self.alive) is not None:
             unit = self._finish_turn(name, unit)  # both protect it, and only the one to come has somebody left
@@ -519,7 +517,7 @@ class Failover:
                 return successor, say
             hosts = [h for h in (unit.primary, *unit.ready) if h]
         else:
-            heir = self._choose(name, {**self.plan.units, **changes}, wishes=(), avoid=avoid)
+            heir = self._choose(name, {**self.plan.units, **changes}, wishes=(), avoid=(unit.primary,))
             if heir is not None:
                 if shape.policy.recovery == "gap":
                     text = f"{name}: unprotected, starts anew on {heir}; rows in between are lost"

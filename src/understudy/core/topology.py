@@ -77,13 +77,13 @@ class Topology:
         """True when only sinks (or nobody) read the stage's stream: its checkpoints go by timer and start a sweep."""
         return not any(stage in s.inputs for s in self.stages.values())
 
-    def below(self, stage: str) -> int:
-        """How many stages a row of its stream goes through until it reaches a sink, at most."""
-        longest: dict[str, int] = {}
-        for name in reversed(list(self.stages)):
-            consumers = (s.name for s in self.stages.values() if name in s.inputs)
-            longest[name] = max((1 + longest[consumer] for consumer in consumers), default=0)
-        return longest[stage]
+    def depth(self, unit: str) -> int:
+        """How many of the unit's own stages a row goes through after the first, at most."""
+        inside, depths = self.units[unit].stages, dict[str, int]()
+        for name, stage in self.stages.items():
+            if name in inside:
+                depths[name] = max((1 + depths[i] for i in stage.inputs if i in depths), default=0)
+        return max(depths.values())
 
     def shares_fate(self, stage: str, stream: str, hosts: Mapping[str, str | None], k: int | None = None) -> bool:
         """Whether ``stage`` adds no host to those that may fail together with the producer of ``stream``: it is on the

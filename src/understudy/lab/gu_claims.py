@@ -141,8 +141,8 @@ _CHANGES = (
     "paper's state is sent once per checkpoint, however many elements changed it."
 )
 _BATCH = (
-    "A stage pauses between micro-batches: both wait for the one under way to end, which takes tenths of a second. The "
-    "paper's PEs end one element."
+    "A stage pauses between micro-batches: a synchronous checkpoint waits for those under way to end, which takes "
+    "tenths of a second. The paper's PEs end one element."
 )
 _ARMED = "Nothing is deployed after a failure: the standby's query was started before, and is let go."
 
@@ -188,7 +188,7 @@ CLAIMS: tuple[Claim, ...] = (
     *(
         Claim(
             "Fig 4", f"checkpoint time, {other} / sweeping, mean of all rates", "about 4", 4, 2, 8,
-            _ratio("4", "mean_s", other, "sweeping"), 1, {"measured": _BATCH},
+            _ratio("4", "mean_s", other, "sweeping"), 1, {"measured": _BATCH} if other == "synchronous" else {},
         )
         for other in _BIG
     ),

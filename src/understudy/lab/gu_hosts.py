@@ -21,6 +21,7 @@ from typing import Any
 from understudy.cli import FAST_START
 from understudy.core.policies import ActiveStandby, PassiveStandby, Policy, none
 from understudy.core.policies.spelling import spell
+from understudy.drill import copies_in_step
 from understudy.errors import UnderstudyError
 from understudy.lab import gu_chain
 from understudy.lab.gu_claims import METHODS, Row
@@ -32,14 +33,13 @@ EPOCH_S = 3.0
 MISSES = 3
 WARM_EPOCHS = 12
 """Epochs before anything is measured: by then every query has been compiled."""
-IN_STEP_EPOCHS = 3
-"""How far the sink may be behind the source, and a copy behind its primary, and for how many epochs it must have been
-so, for the chain to count as in step."""
+BEHIND_EPOCHS = 3
+"""How far the sink may be behind the source while the chain keeps up: eight stages take that long."""
 EPOCHS_MEASURED = 8
 """At least: a busy machine may not manage as many in the time that is meant for it."""
 STAGES = 2 * len(gu_chain.UNITS)
 VICTIM, FIRST_HOST, DOWNSTREAM_HOST = gu_chain.UNITS[1], gu_chain.HOSTS[0], gu_chain.HOSTS[2]
-SINK = f"{gu_chain.UNITS[-1]}2"
+BEFORE_VICTIM, SINK = f"{gu_chain.UNITS[0]}2", f"{gu_chain.UNITS[-1]}2"
 
 SCALING: dict[str, str] = {
     "Machine": (
@@ -156,8 +156,8 @@ class Totals:
     at: float
     epochs: dict[str, int]
     """Stage -> its newest epoch."""
-    copies: dict[str, int | None]
-    """Stage -> what its standby's copy has done, or its newest checkpoint there."""
+    rows: int
+    """That were sent to the second unit."""
     received: dict[str, int]
     """Host -> bytes of data that came from other hosts."""
     spent: dict[str, Counter[str]]
@@ -267,28 +267,19 @@ class Bench:
         self.until(lambda: self.newest() >= goal, timeout_s, f"epoch {goal}")
 
     def in_step(self, timeout_s: float = 300.0) -> None:
-        """Until the sink and all copies have kept up for a while. While a chain catches up, its streams flow at
+        """Until the sink and all copies have kept up for some epochs. While a chain catches up, its streams flow at
         different speeds, and what a failed unit has sent before goes on arriving for long."""
         since = -1
 
         def kept_up() -> bool:
             nonlocal since
             time.sleep(0.5)
-            try:
-                now, totals = self.newest(), self.totals()
-            except TimeoutError:
-                return False
-            units = self.coordinator.failover.topology.units
-            pairs = [(totals.epochs.get("source"), now)]
-            pairs += [
-                (totals.epochs.get(stage), totals.copies.get(stage))
-                for unit in units.values() if unit.policy.standby_runs for stage in unit.stages
-            ]  # fmt: skip
-            if any(a is None or b is None or a - b > IN_STEP_EPOCHS for a, b in pairs):
+            now = self.newest()
+            if self.totals().epochs["source"] - now > BEHIND_EPOCHS or not copies_in_step(self.coordinator):
                 since = -1
             elif since < 0:
                 since = now
-            return 0 <= since <= now - IN_STEP_EPOCHS
+            return 0 <= since <= now - BEHIND_EPOCHS
 
         self.until(kept_up, timeout_s, "output that keeps up with the source: this machine is too slow or too busy")
 
@@ -296,18 +287,23 @@ class Bench:
         return max((int(p.name.partition("=")[2]) for p in self.sink.glob("epoch=*")), default=-1)
 
     def totals(self) -> Totals:
-        hosts = self.coordinator.status()["hosts"]
-        if silent := [host for host, about in hosts.items() if "stages" not in about]:
-            raise TimeoutError(f"{', '.join(silent)} did not answer")
+        """Once all stages run and all hosts answer."""
+        hosts: dict[str, dict[str, Any]] = {}
+        epochs: dict[str, int] = {}
+
+        def known() -> bool:
+            hosts.update(self.coordinator.status()["hosts"])
+            stages = [item for about in hosts.values() for item in about.get("stages", {}).items()]
+            epochs.update({name: stage["committed"] for name, stage in stages if stage["role"] == "primary"})
+            return all("stages" in about for about in hosts.values()) and len(epochs) > STAGES
+
+        self.until(known, 60, "an answer of every host")
         spent: dict[str, Counter[str]] = {unit: Counter() for unit in gu_chain.UNITS}
         for about in hosts.values():
             for unit, counts in about["checkpoints"].items():
                 spent[unit].update(counts)
         received = {host: about["bytes"]["data"] + about["bytes"]["duplicate"] for host, about in hosts.items()}
-        stages = [item for about in hosts.values() for item in about["stages"].items()]
-        epochs = {name: stage["committed"] for name, stage in stages if stage["role"] == "primary"}
-        copies = {name: stage["checkpoint"] for name, stage in stages if stage["role"] == "standby"}
-        return Totals(time.monotonic(), epochs, copies, received, spent)
+        return Totals(time.monotonic(), epochs, hosts[FIRST_HOST]["rows"][BEFORE_VICTIM], received, spent)
 
     # -- failure
 
@@ -377,22 +373,23 @@ def perform(bench: Bench, experiment: Experiment) -> dict[str, Any]:
     if lost := [e["text"] for e in bench.events if e["kind"] == "host-lost"]:
         raise TimeoutError(f"a host was given up though nothing had been done to it ({lost[0]})")
     synchronous = getattr(experiment.policies[0], "checkpoint", "") == "synchronous"
-    return _found(before, after, victim, synchronous=synchronous)
+    return found_between(before, after, victim, experiment.rows_per_s, synchronous=synchronous)
 
 
-def _found(before: Totals, after: Totals, victim: str, *, synchronous: bool) -> dict[str, Any]:
+def found_between(before: Totals, after: Totals, victim: str, rows_per_s: int, *, synchronous: bool) -> dict[str, Any]:
     seconds = after.at - before.at
+    epochs = {stage: after.epochs[stage] - before.epochs[stage] for stage in after.epochs}
+    epoch_s = (after.rows - before.rows) / rows_per_s / epochs[BEFORE_VICTIM]  # longer ones on a busy machine
 
     def per_s(host: str, stage: str) -> float:
         """What a host received, for the epochs that its stage took in: some are behind others, and catch up."""
-        got, epochs = after.received[host] - before.received[host], after.epochs[stage] - before.epochs[stage]
-        return got / (epochs * EPOCH_S)
+        return (after.received[host] - before.received[host]) / (epochs[stage] * epoch_s)
 
     # The third unit's hosts receive what the second sends, and one of them also the last unit's input. That is one
     # stream's worth, as much as the second unit itself receives.
     second, third, last = (f"{unit}1" for unit in gu_chain.UNITS[1:])
     data_per_s = per_s(DOWNSTREAM_HOST, third) + per_s(FIRST_HOST, last) - per_s(victim, second)
-    flow_s = (after.epochs[second] - before.epochs[second]) * EPOCH_S
+    flow_s = epochs[second] * epoch_s
     spent = {unit: counts - before.spent[unit] for unit, counts in after.spent.items()}
     whole: Counter[str] = sum(spent.values(), Counter())
     found: dict[str, Any] = {

@@ -14,7 +14,7 @@ import pyarrow.flight as flight
 
 from understudy.core.policies import Policy, parse
 from understudy.core.policies.base import standby_key
-from understudy.errors import JobError, SetupError
+from understudy.errors import JobError
 from understudy.runtime.active import ActiveStandbyStage
 from understudy.runtime.checkpoints import CheckpointStore
 from understudy.runtime.keeper import Keeper
@@ -39,6 +39,10 @@ def _standing(some: dict[str, Any]) -> Standing:
     return list(zip(some["standbys"], some["since"], strict=True))
 
 
+class Overtaken(Exception):
+    """A newer plan has come while this one waited for another host."""
+
+
 class Roles:
     """Changes ``host.stages``, which everybody else only reads."""
 
@@ -46,18 +50,22 @@ class Roles:
         self.host = host
         self._lock = threading.Lock()
         """One plan is carried out at a time."""
+        self._plan: dict[str, Any] = {}
+        """That one."""
 
     def agree(self) -> None:
         """Become what the newest plan says, unit by unit, upstream first."""
         with self._lock:
             with self.host.changed:
-                plan = dict(self.host.plan)
-            for unit, wanted in plan.items():
+                self._plan = self.host.plan
+            for unit, wanted in self._plan.items():
                 if wanted["primary"] == self.host.name:
                     self._judge_copies(unit)
                 for stage in self.host.topology.units[unit].stages:
                     try:
                         self._agree(unit, stage, wanted)
+                    except Overtaken:
+                        return  # whoever carries out the newer plan waits for the lock
                     except Exception as error:
                         traceback.print_exc()
                         self.host.report(
@@ -329,7 +337,7 @@ class Roles:
                             break
                 except flight.FlightError:
                     pass
-                if self.host.plan.get(unit, {}).get("generation") != generation:
-                    raise SetupError(f"the plan for {unit} has changed meanwhile")
+                if self.host.plan is not self._plan:
+                    raise Overtaken  # perhaps the producer is to run here now, and cannot before this ends
                 time.sleep(0.05)
         return max(firsts)
