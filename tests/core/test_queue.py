@@ -373,3 +373,22 @@ def test_what_a_consumer_was_given_is_known_beyond_its_generation() -> None:
     for _ in range(2):
         assert queue.hears("a", 2, near=False)
         assert (queue.progress["a"].given, queue.progress["a"].received) == (5, 2)
+
+
+def test_a_rebuilt_queue_owes_what_is_gone_until_it_hears_that_nobody_needs_it() -> None:
+    queue = OutputQueue(["a", "b"], start=7, rebuilt=True)
+    assert queue.owes("a") and queue.owes("b")
+    queue.hears("a", 2, near=False)
+    queue.ack("a", 5)
+    assert queue.owes("a"), "it may yet need epoch 6"
+    queue.ack("a", 9, level=1)
+    assert queue.owes("a"), "only what is final counts"
+    queue.ack("a", 6)
+    assert not queue.owes("a") and queue.owes("b")
+    queue.hears("a", 3, near=False)
+    assert not queue.owes("a"), "nor will its successors"
+
+
+@pytest.mark.parametrize("queue", [OutputQueue(["a"], start=7), OutputQueue(["a"], start=0, rebuilt=True)])
+def test_a_queue_that_lost_nothing_owes_nothing(queue: OutputQueue) -> None:
+    assert not queue.owes("a")

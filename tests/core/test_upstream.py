@@ -23,7 +23,7 @@ from understudy.core.policies.base import (
     StageRole,
     Tick,
 )
-from understudy.core.policies.upstream import Replayable
+from understudy.core.policies.upstream import Replayable, Row
 
 
 def stage(k: int = 1, *, start: int = -1, inputs: tuple[str, ...] = ("in",)) -> Replayable:
@@ -351,3 +351,12 @@ def test_the_machine_agrees_with_one_that_forgets_nothing(k: int, a: int, z: int
             epoch = at_epoch[name] = at_epoch[name] + 1
             fact = Committed(name, epoch, {i: max(0, epoch + 1 - b) for i, b in back.items() if i in Naive.READS[name]})
         assert machine.handle(fact, 0.0) == naive.handle(fact), fact
+
+
+def test_a_row_of_rebuilt_neighbours_is_promised_up_to_k_hosts() -> None:
+    first = Row(frozenset(["h1"]), 1)
+    assert first.promised
+    assert first.joined_by(Row(frozenset(["h1"]), 1)).promised, "they were on one host"
+    assert not first.joined_by(Row(frozenset(["h2"]), 2)).promised, "the smallest K counts"
+    two = Row(frozenset(["h1"]), 2).joined_by(Row(frozenset(["h2"]), 2))
+    assert two.promised and not two.joined_by(Row(frozenset(["h3"]), 2)).promised

@@ -52,10 +52,13 @@ class Progress:
 class OutputQueue:
     """Call ``append`` once per epoch in order, ``request`` when a consumer asks, ``ack`` when it acknowledges."""
 
-    __slots__ = ("_trimmed", "first", "next", "progress")
+    __slots__ = ("_lost", "_owed", "_trimmed", "first", "next", "progress")
 
-    def __init__(self, consumers: Iterable[str], *, start: int = 0, first: int | None = None) -> None:
-        """``start`` is the epoch that is appended next; ``first`` the oldest that is there already, if any is."""
+    def __init__(
+        self, consumers: Iterable[str], *, start: int = 0, first: int | None = None, rebuilt: bool = False
+    ) -> None:
+        """``start`` is the epoch that is appended next; ``first`` the oldest that is there already, if any is.
+        ``rebuilt``: what was before that is gone, whether anybody needed it or not."""
         self.next = start
         """The number that the next appended epoch must have."""
         self.first = start if first is None else first
@@ -63,6 +66,8 @@ class OutputQueue:
         without protection took with it."""
         self._trimmed = self.first - 1
         self.progress = {name: Progress(received=self._trimmed, acked=self._trimmed) for name in consumers}
+        self._lost = self._trimmed if rebuilt else -1
+        self._owed = set(self.progress) if self._lost >= 0 else set()
 
     def append(self, epoch: int) -> bool:
         """Note that ``epoch`` was produced. True when somebody may still want it; False when every consumer has
@@ -102,6 +107,8 @@ class OutputQueue:
         if level != FINAL:
             progress.levels[level] = max(progress.levels.get(level, -1), epoch)
             return None
+        if epoch >= self._lost:
+            self._owed.discard(consumer)
         if epoch <= progress.acked:
             return None
         progress.acked = epoch
@@ -116,6 +123,11 @@ class OutputQueue:
         self._trimmed = after
         self.first = max(self.first, min(after + 1, self.next))
         return after
+
+    def owes(self, consumer: str) -> bool:
+        """Whether the consumer may need what is gone, should it have to be rebuilt. It alone knows, and tells by what
+        it acknowledges while it lives."""
+        return consumer in self._owed
 
     def bound(self, level: int) -> int:
         """The newest epoch that every consumer has acknowledged at ``level``."""

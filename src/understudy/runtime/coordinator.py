@@ -506,10 +506,10 @@ class Coordinator:
             elif kind == "damaged":
                 self.say("damaged", header["text"], unit=unit, host=host)
             elif kind == "gone":
-                text = (
-                    f"stage {stage!r} needs epoch {header['epoch']} of {header['stream']!r}, which nobody has; "
-                    "more hosts failed at once than the job was protected against"
-                )
+                what = f"needs epoch {header['epoch']} of {header['stream']!r}, which nobody has"
+                if header["stream"] is None:
+                    what = "cannot be rebuilt: so are those that it reads, and nobody has what they sent it before"
+                text = f"stage {stage!r} {what}; more hosts failed at once than the job was protected against"
                 self._fail(HostsUnavailable(text))
             elif kind == "spark-failed":
                 self._fail(SetupError(f"Spark did not start on {host}: {header['cause']}"))

@@ -76,6 +76,8 @@ class Host:
         self.serial = -1
         self.go = 0
         self.draining = False
+        self.lost_with: dict[str, str] = {}
+        """Unit -> the host that led it before the one that leads it now."""
         self.hosts: dict[str, str] = {}
         self.processes: dict[str, str] = {}
         self.replay: dict[str, list[Any]] = {}
@@ -327,6 +329,9 @@ class Host:
             if header["serial"] < self.serial:
                 return {"refused": "stale"}
             self._use_policies(header["policies"])
+            for unit, known in self.plan.items():
+                if known["primary"] not in (None, header["units"][unit]["primary"]):
+                    self.lost_with[unit] = known["primary"]
             self.serial, self.plan, self.hosts = header["serial"], header["units"], header["hosts"]
             changed = {name: unit["policy"] for name, unit in self.plan.items() if unit["policy"]}
             self.topology = self._defined.under(_policies(changed))
@@ -449,8 +454,11 @@ class Host:
                 return {"refused": "fenced"}
             if not queue.hears(header["consumer"], header["generation"], near=self._near(header)):
                 return {"refused": "fenced"}
-            gap = getattr(stream.owner, "gap", 0)  # a source has none
-            return {"next": progress.given + 1, "oldest": max(queue.first, progress.acked + 1), "gap": gap}
+            gap, row = getattr(stream.owner, "gap", 0), getattr(stream.owner, "row", None)  # a source has none
+            found = {"next": progress.given + 1, "oldest": max(queue.first, progress.acked + 1), "gap": gap}
+            if row is not None and queue.owes(header["consumer"]):
+                found |= {"hosts": list(row.hosts), "k": row.k}
+            return found
 
     def _on_ack(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
         if self._stale(header):
@@ -563,6 +571,7 @@ class Host:
             with self.changed:
                 self.serial, self.go, self.draining = -1, 0, False
                 self.options, self.replay, self._plans, self._chosen = {}, {}, None, {}
+                self.lost_with.clear()
                 self._reports.clear()
         finally:
             self._resetting = False

@@ -14,6 +14,7 @@ import pyarrow.flight as flight
 
 from understudy.core.policies import Policy, parse
 from understudy.core.policies.base import standby_key
+from understudy.core.policies.upstream import Row
 from understudy.errors import JobError
 from understudy.runtime.active import ActiveStandbyStage
 from understudy.runtime.checkpoints import CheckpointStore
@@ -236,10 +237,15 @@ class Roles:
         else:
             manifest, query, state = self._held(stage, mine, folder, start)
             if manifest is not None:
-                where = position(manifest)
+                where: dict[str, Any] = dict(position(manifest))
             elif start in ("newest", "replay"):
-                base, gap = self._begin_at(unit, stage, generation, "next" if start == "newest" else "oldest")
+                base, gap, row = self._begin_at(unit, stage, generation, "next" if start == "newest" else "oldest")
                 where = {"start_epoch": base - 1, "base": base, "gap": base if gap else 0}
+                if start == "replay" and not gap:
+                    where["row"] = row
+                    if not row.promised:
+                        self.host.report("gone", stage=stage, unit=unit, epoch=base - 1, stream=None)
+                        return
             else:
                 where = {"start_epoch": -1, "base": 0}
             kind = SparkSourceStage if self.host.job.stages[stage].source is not None else RunningStage
@@ -317,11 +323,13 @@ class Roles:
                     holds[folder.name] = store.versions()[-1]
         return holds
 
-    def _begin_at(self, unit: str, stage: str, generation: int, where: str) -> tuple[int, bool]:
+    def _begin_at(self, unit: str, stage: str, generation: int, where: str) -> tuple[int, bool, Row]:
         """Where a stage without state begins: at the ``next`` epoch that it was not given before (no protection), or at
         the ``oldest`` that its producers have kept for it (replay). And whether what was before that is lost for good,
-        not only no longer needed: here, or above, where a producer was without protection."""
+        not only no longer needed: here, or above, where a producer was without protection. And who is being rebuilt
+        above it, so that it may lack what this one needs."""
         firsts: list[tuple[int, bool]] = []
+        row = Row(frozenset([self.host.lost_with.get(unit)]), max(1, self.host.topology.units[unit].policy.tolerates))
         for stream in self.host.job.stages[stage].inputs:
             header = {
                 "stream": stream, "consumer": stage, "unit": unit, "generation": generation, "host": self.host.name
@@ -334,10 +342,12 @@ class Roles:
                         if not reply.refused:
                             first = reply.header[where]
                             firsts.append((first, where == "next" or first <= reply.header["gap"]))
+                            if "hosts" in reply.header:
+                                row = row.joined_by(Row(frozenset(reply.header["hosts"]), reply.header["k"]))
                             break
                 except flight.FlightError:
                     pass
                 if self.host.plan is not self._plan:
                     raise Overtaken  # perhaps the producer is to run here now, and cannot before this ends
                 time.sleep(0.05)
-        return max(firsts)
+        return *max(firsts), row

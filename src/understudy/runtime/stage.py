@@ -22,6 +22,7 @@ import pyarrow.flight as flight
 from understudy.core.acks import FINAL
 from understudy.core.pacing import Pace
 from understudy.core.policies import Policy, base
+from understudy.core.policies.upstream import Row
 from understudy.core.windows import Windows
 from understudy.errors import JobError
 from understudy.runtime import wire
@@ -76,13 +77,15 @@ class RunningStage:
         primary: bool = True,
         since: int | None = None,
         gap: int = 0,
+        row: Row | None = None,
     ) -> None:
         """Not ``primary``: runs as a copy. With ``since``, the plan that made this host a standby, its primary counts
-        on it and is told how far it is. ``gap``: epochs before this one were lost while the unit had no protection."""
+        on it and is told how far it is. ``gap``: epochs before this one were lost while the unit had no protection.
+        ``row``: it is being rebuilt, and with whom."""
         self.host, self.name, self.unit, self.generation = host, name, unit, generation
         self.primary, self.since = primary, since
         self.folder, self.state = folder, state
-        self.start_epoch, self.base, self.gap = start_epoch, base, gap
+        self.start_epoch, self.base, self.gap, self.row = start_epoch, base, gap, row
         self.inputs = host.job.stages[name].inputs
         self.granted = self.committed = start_epoch
         self.keepers: tuple[Keeper, ...] = ()
@@ -115,7 +118,8 @@ class RunningStage:
         """The output queue as it was when the state was captured, where the checkpoint carries it."""
         folder = self.state / "queue"
         kept = sorted(int(p.stem) for p in folder.glob("*.arrow"))
-        output = Stream(self.host, self.name, start=kept[0] if kept else self.start_epoch + 1)
+        rebuilt = self.row is not None
+        output = Stream(self.host, self.name, start=kept[0] if kept else self.start_epoch + 1, rebuilt=rebuilt)
         output.owner = self
         for epoch in kept:
             with pa.memory_map(str(folder / f"{epoch}.arrow")) as file:

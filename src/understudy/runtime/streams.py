@@ -41,10 +41,12 @@ Answer = tuple[str | None, pa.Table | None]
 class Stream:
     """The producing end of a stream: its queue, the payloads, and those who wait for them."""
 
-    def __init__(self, host: Host, stage: str, *, start: int, first: int | None = None) -> None:
+    def __init__(
+        self, host: Host, stage: str, *, start: int, first: int | None = None, rebuilt: bool = False
+    ) -> None:
         self.host = host
         self.stage = stage
-        self.queue = OutputQueue(host.topology.consumers(stage), start=start, first=first)
+        self.queue = OutputQueue(host.topology.consumers(stage), start=start, first=first, rebuilt=rebuilt)
         self.key = f"out:{stage}"
         self.schema: pa.Schema | None = None
 

@@ -32,6 +32,21 @@ from understudy.durations import seconds
 
 
 @dataclass(frozen=True)
+class Row:
+    """Neighbours that are rebuilt one from the other: the hosts that they were lost with, and the smallest K."""
+
+    hosts: frozenset[str | None]
+    k: int
+
+    def joined_by(self, other: Row) -> Row:
+        return Row(self.hosts | other.hosts, min(self.k, other.k))
+
+    @property
+    def promised(self) -> bool:
+        return len(self.hosts) <= self.k
+
+
+@dataclass(frozen=True)
 class UpstreamBackup(Policy):
     """Nothing is kept but what producers have sent; any host rebuilds a lost state by replay. Costs almost nothing
     while all is well. Only for stages whose state lets go of old input.
