@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from understudy.core.acks import FINAL
 from understudy.core.policies import base
+from understudy.core.policies.upstream import Row
 from understudy.core.queue import OutputQueue
 from understudy.sim.model import EMPTY, State
 
@@ -26,11 +27,13 @@ Reply = Callable[[int, int, str | None], None]
 class Output:
     """The producing end of a stream: its queue, what is in it, and those who wait for what is not."""
 
-    __slots__ = ("gap", "heard", "pending", "queue", "stream", "values")
+    __slots__ = ("gap", "heard", "pending", "queue", "row", "stream", "values")
 
-    def __init__(self, stream: str, consumers: tuple[str, ...], *, first: int, gap: int = 0) -> None:
-        self.stream = stream
-        self.queue = OutputQueue(consumers, start=first)
+    def __init__(
+        self, stream: str, consumers: tuple[str, ...], *, first: int, gap: int = 0, row: Row | None = None
+    ) -> None:
+        self.stream, self.row = stream, row
+        self.queue = OutputQueue(consumers, start=first, rebuilt=row is not None)
         self.values: dict[int, int] = {}
         self.gap = gap
         """Epochs before this one were lost without protection, and are served as empty ones."""
@@ -81,8 +84,10 @@ class Copy:
         first: int | None = None,
         output: tuple[int, ...] = (),
         gap: int = 0,
+        row: Row | None = None,
     ) -> None:
-        """``first`` is the oldest epoch of its stream that this copy has or will make; ``output`` are those it has."""
+        """``first`` is the oldest epoch of its stream that this copy has or will make; ``output`` are those it has.
+        ``row``: it is being rebuilt, and with whom."""
         self.unit, self.name, self.host, self.world = unit, name, unit.host, unit.world
         self.number = self.world.number[name]
         topology = self.world.topology
@@ -102,7 +107,7 @@ class Copy:
         """States after recent epochs, for checkpoints at the trim point."""
         self.busy = self.paused = self.stopped = False
         begin = done + 1 if first is None else first
-        self.output = Output(name, topology.consumers(name), first=begin, gap=gap)
+        self.output = Output(name, topology.consumers(name), first=begin, gap=gap, row=row)
         for epoch, value in enumerate(output, begin):
             self.output.append(epoch, value)
         self.sinks: dict[str, int] = {}

@@ -30,6 +30,8 @@ class Host(Node):
     def forget(self) -> None:
         self.serial = -1
         self.plan: dict[str, UnitPlan] = {}
+        self.lost_with: dict[str, str] = {}
+        """Unit -> the host that led it before the one that leads it now."""
         self.primaries: dict[str, str | None] = {}
         self.producers: dict[str, tuple[str, ...]] = {}
         """Unit -> the hosts that are asked for its streams."""
@@ -133,6 +135,9 @@ class Host(Node):
             return
         if plan.serial <= self.serial:
             return
+        for name, known in self.plan.items():
+            if known.primary is not None and known.primary != plan.units[name].primary:
+                self.lost_with[name] = known.primary
         self.serial, self.plan = plan.serial, dict(plan.units)
         self.policies = self.world.policies.now(plan)
         self.primaries = {name: unit.primary for name, unit in plan.units.items()}

@@ -152,5 +152,6 @@ class Member:
             return
         progress = queue.progress[consumer]
         epoch = progress.given + 1 if newest else max(queue.first, progress.acked + 1)
-        message = (generation, consumer, stream, epoch, newest or epoch <= output.gap)
+        row = output.row if queue.owes(consumer) else None
+        message = (generation, consumer, stream, epoch, newest or epoch <= output.gap, row)
         self.world.send(self.host, sender, unit, "begin_at", message)

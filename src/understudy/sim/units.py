@@ -13,6 +13,7 @@ from understudy.core import failover
 from understudy.core.acks import FINAL
 from understudy.core.failover import UnitPlan
 from understudy.core.policies import Policy, base, parse
+from understudy.core.policies.upstream import Row
 from understudy.sim.copies import Copy, Output
 from understudy.sim.disks import Version
 from understudy.sim.keepers import Keeper
@@ -39,6 +40,7 @@ class Unit(Member):
         self._newest_order: dict[str, tuple[int, int]] = {}
         """As standby: stage -> generation and number of the newest checkpoint that came. One may overtake another."""
         self._begin_at: dict[tuple[str, str], tuple[int, bool]] = {}
+        self._row: Row | None = None
         self._beginning: str | None = None
         self.risen = False
 
@@ -122,16 +124,22 @@ class Unit(Member):
                     message = (stream, stage, self.name, self.generation, self.host.name, newest)
                     self.world.send(self.host, producer, unit, "where", message)
 
-    def begin_at(self, generation: int, stage: str, stream: str, epoch: int, gap: bool) -> None:
-        """``gap``: what was before that is lost for good, not only no longer needed."""
+    def begin_at(self, generation: int, stage: str, stream: str, epoch: int, gap: bool, above: Row | None) -> None:
+        """``gap``: what was before that is lost for good, not only no longer needed. ``above``: who is being rebuilt
+        there, and may lack what is needed."""
         if self._beginning is None or self.fenced or generation != self.generation:
             return
         self._begin_at[stage, stream] = (epoch, gap)
+        policy = self.host.policies.of[self.name]
+        row = self._row or Row(frozenset([self.host.lost_with.get(self.name)]), max(1, policy.tolerates))
+        self._row = row if above is None else row.joined_by(above)
         stages = self.world.topology.stages
         outside = [(s, i) for s in self.shape.stages for i in stages[s].inputs if i not in self.shape.stages]
         if any(pair not in self._begin_at for pair in outside):
             return
         lossy, self._beginning = self._beginning == "newest", None
+        if not lossy and not gap and not self._row.promised:
+            self.world.violate(f"{self.name} is rebuilt from what is being rebuilt itself: {self._row}")
         valid: dict[str, tuple[int, bool]] = {}
         for name in self.shape.stages:
             begins = [valid[i] if i in self.shape.stages else self._begin_at[name, i] for i in stages[name].inputs]
@@ -141,7 +149,9 @@ class Unit(Member):
             first = begin if lossy or begin == 0 else begin + span - 1
             valid[name] = (first, gap)
             state = self.world.job.fresh(name)
-            self.copies[name] = Copy(self, name, done=begin - 1, state=state, first=first, gap=first if gap else 0)
+            rebuilt = None if lossy or gap else self._row
+            lost = first if gap else 0
+            self.copies[name] = Copy(self, name, done=begin - 1, state=state, first=first, gap=lost, row=rebuilt)
         self.host.tell(f"begins {self.name} without state: {valid}")
         self._begin_at = {}
         self._run()
