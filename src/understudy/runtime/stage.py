@@ -234,7 +234,8 @@ class RunningStage:
             self._batches_s.append(now - self._batch_at)
 
     def _wait_for_copies_s(self, epoch: int) -> float:
-        step_s = max(self.host.job.epoch_s, self._batches_s[-1] if self._batches_s else 0.0)
+        # What is usual: the last one may have been held up, and would hold up the next twice as long.
+        step_s = max(self.host.job.epoch_s, median(self._batches_s) if self._batches_s else 0.0)
         return self.pace.wait_s(epoch, time.monotonic(), step_s)
 
     def _may_run(self, epoch: int) -> bool:
