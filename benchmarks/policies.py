@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.progress import track
 from rich.table import Table
 
@@ -99,10 +100,11 @@ def goals(by: dict[str, dict[str, Any]]) -> list[tuple[str, bool, str]]:
 
 
 def show(by: dict[str, dict[str, Any]]) -> None:
-    table = Table(title="policies", title_justify="left")
-    columns = ("policy", "silence", "epochs", "full recovery", "HA/data", "CPU", "checkpoint", "takes", "verdict")
+    table = Table(title="policies", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    columns = ("policy", "silence", "epochs", "in full", "HA/data", "CPU", "saved", "in", "verdict")
     for column in columns:
-        table.add_column(column, justify="left" if column in ("policy", "verdict") else "right")
+        left = column in ("policy", "verdict")
+        table.add_column(column, justify="left" if left else "right", no_wrap=True)
     for name, r in by.items():
         full = r["full_recovery_s"]
         table.add_row(
@@ -112,7 +114,7 @@ def show(by: dict[str, dict[str, Any]]) -> None:
             "-" if full is None else f"{full:.2f} s",
             f"{r['ha_ratio']:.1%}",
             f"{r['cpu_ratio']:.2f}" if "cpu_ratio" in r else "-",
-            f"{r['checkpoint_bytes'] / 1e3:.1f} kB" if r["checkpoints"] else "-",
+            f"{r['checkpoint_bytes'] / 1e3:.0f} kB" if r["checkpoints"] else "-",
             f"{r['checkpoint_s'] * 1e3:.0f} ms" if r["checkpoints"] else "-",
             r["verdict"],
         )
