@@ -277,10 +277,12 @@ def test_bytes_are_counted_for_the_epochs_that_were_taken_in(stretch: float) -> 
     stages = [f"{unit}{n}" for unit in units for n in (1, 2)]
     before = gu_hosts.Totals(0.0, dict.fromkeys(stages, 5), 0, dict.fromkeys(("h1", "h2", "h3"), 0), nothing)
     epochs = {**dict.fromkeys(stages, 15), "three1": 14, "four1": 12}
-    received = {"h2": int(10 * size), "h3": int(2 * 9 * size), "h1": int(7 * size)}  # the second unit sends twice
+    # The second unit runs twice: its stages ask both copies of each other, and send twice.
+    received = {"h2": int(2 * 10 * size), "h3": int(2 * 9 * size), "h1": int(7 * size)}
     spent = nothing | {"two": Counter(bytes=int(600 * stretch), checkpoints=3, seconds=1.5)}
     after = gu_hosts.Totals(30.0, epochs, int(10 * 3 * 100 * stretch), received, spent)
-    found = gu_hosts.found_between(before, after, "h2", 100, synchronous=False)
+    eager = (False, True, False, False)
+    found = gu_hosts.found_between(before, after, "h2", 100, synchronous=False, eager=eager)
     assert found["data_bytes_per_s"] == pytest.approx(2 * 1000 / 3)
     assert found["bytes_per_s"] == pytest.approx(2 * 1000 / 3 + 600 / 30)
     assert (found["checkpoints"], found["mean_s"]) == (3, 0.5)

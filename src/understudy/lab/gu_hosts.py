@@ -376,10 +376,14 @@ def perform(bench: Bench, experiment: Experiment) -> dict[str, Any]:
     if lost := [e["text"] for e in bench.events if e["kind"] == "host-lost"]:
         raise TimeoutError(f"a host was given up though nothing had been done to it ({lost[0]})")
     synchronous = getattr(experiment.policies[0], "checkpoint", "") == "synchronous"
-    return found_between(before, after, victim, experiment.rows_per_s, synchronous=synchronous)
+    eager = tuple(policy.eager for policy in experiment.policies)
+    return found_between(before, after, victim, experiment.rows_per_s, synchronous=synchronous, eager=eager)
 
 
-def found_between(before: Totals, after: Totals, victim: str, rows_per_s: int, *, synchronous: bool) -> dict[str, Any]:
+def found_between(
+    before: Totals, after: Totals, victim: str, rows_per_s: int, *, synchronous: bool, eager: tuple[bool, ...]
+) -> dict[str, Any]:
+    """``eager``: which units run twice and deliver twice."""
     seconds = after.at - before.at
     epochs = {stage: after.epochs[stage] - before.epochs[stage] for stage in after.epochs}
     epoch_s = (after.rows - before.rows) / rows_per_s / epochs[BEFORE_VICTIM]  # longer ones on a busy machine
@@ -388,10 +392,12 @@ def found_between(before: Totals, after: Totals, victim: str, rows_per_s: int, *
         """What a host received, for the epochs that its stage took in: some are behind others, and catch up."""
         return (after.received[host] - before.received[host]) / (epochs[stage] * epoch_s)
 
-    # The third unit's hosts receive what the second sends, and one of them also the last unit's input. That is one
-    # stream's worth, as much as the second unit itself receives.
+    # The third unit's hosts receive what the second sends, one of them also the last unit's input. Under eager delivery
+    # a stage asks all copies of the stage before it, also within a unit, whose hosts then receive a stream more each.
     second, third, last = (f"{unit}1" for unit in gu_chain.UNITS[1:])
-    data_per_s = per_s(DOWNSTREAM_HOST, third) + per_s(FIRST_HOST, last) - per_s(victim, second)
+    stream_per_s = per_s(victim, second) / (1 + eager[1])
+    received_per_s = per_s(DOWNSTREAM_HOST, third) + per_s(FIRST_HOST, last)
+    data_per_s = received_per_s - stream_per_s * (1 + 2 * eager[2])
     flow_s = epochs[second] * epoch_s
     spent = {unit: counts - before.spent[unit] for unit, counts in after.spent.items()}
     whole: Counter[str] = sum(spent.values(), Counter())
