@@ -135,6 +135,15 @@ def test_a_closed_peer_connects_again(peer: Peer) -> None:
     assert peer.call("plain").header == {"ok": True}
 
 
+def test_a_call_whose_connection_is_closed_meanwhile_finds_nobody(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when a host is given up while the coordinator speaks to it."""
+    closed = wire.connect(peer.address, None)
+    closed.close()
+    monkeypatch.setattr(peer, "_connected", lambda: closed)
+    with pytest.raises(flight.FlightError, match="closed meanwhile"):
+        peer.call("plain")
+
+
 def test_several_threads_share_a_peer(peer: Peer) -> None:
     answers: dict[int, Any] = {}
 

@@ -128,8 +128,13 @@ class Peer:
         category: str = "control",
         timeout_s: float = 30.0,
     ) -> Reply:
-        message = _pack(header or {}, body)
-        results = list(self._connected().do_action(flight.Action(action, message), self._options(timeout_s)))
+        message, client = _pack(header or {}, body), self._connected()
+        try:
+            results = list(client.do_action(flight.Action(action, message), self._options(timeout_s)))
+        except pa.ArrowInvalid:
+            if client is self._client:
+                raise
+            raise flight.FlightUnavailableError(f"{self.address}: the connection was closed meanwhile") from None
         answer = b"".join(r.body.to_pybytes() for r in results)
         self._meter.add(category, len(message) + len(answer))
         return Reply(*_unpack(answer))
