@@ -62,7 +62,7 @@ def test_a_goal_that_nothing_meets_is_one_clear_error(tmp_path: Path) -> None:
     done = plan(write_job(tmp_path, GOALS, sink=tmp_path / "out", other=tmp_path / "dice", within="1ms"))
     assert done.returncode == 2
     assert "us.auto for unit 'speeds': no policy meets it" in done.stderr
-    assert "would allow passive standby, sweeping every 500ms" in done.stderr
+    assert "would allow passive standby, sweeping every 1s" in done.stderr
     assert "Traceback" not in done.stderr
 
 
