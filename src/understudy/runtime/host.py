@@ -77,7 +77,7 @@ class Host:
         self.go = 0
         self.draining = False
         self.lost_with: dict[str, str] = {}
-        """Unit -> the host that led it before the one that leads it now."""
+        """Unit -> the host that led it before the one that leads it now, and was lost or given up."""
         self.hosts: dict[str, str] = {}
         self.processes: dict[str, str] = {}
         self.replay: dict[str, list[Any]] = {}

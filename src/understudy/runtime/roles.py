@@ -52,7 +52,7 @@ class Roles:
         self._lock = threading.Lock()
         """One plan is carried out at a time."""
         self._plan: dict[str, Any] = {}
-        """That one."""
+        """The one that is being carried out; the host may know a newer one."""
 
     def agree(self) -> None:
         """Become what the newest plan says, unit by unit, upstream first."""
