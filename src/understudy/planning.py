@@ -75,7 +75,6 @@ def profiles(
         ]  # fmt: skip
         found[unit.name] = replace(
             profile,
-            depth=topology.depth(unit.name),
             behind_s=max((how.behind_s for how in hears), default=0.0),
             heard_every_s=max((how.every_s for how in hears), default=None),
         )

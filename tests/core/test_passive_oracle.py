@@ -72,10 +72,10 @@ class Story:
         return lives
 
     def ack(self, role: StageRole) -> list[Effect]:
-        """The older of the last two versions, the least over all standbys; without any, the trim point."""
+        """The newest version, the least over all standbys; without any standby, the trim point."""
         lives = self.lives(role)
         versions = [[w.epoch for _, w in life if isinstance(w, Pasted)] for life in lives.values()]
-        safe = min((v[-2] if len(v) >= 2 else -1 for v in versions), default=self.trim_point(role))
+        safe = min((v[-1] if v else -1 for v in versions), default=self.trim_point(role))
         return [AckUpstream(role.name, safe)] if safe > self.newest(role, AckUpstream) else []
 
     def lacks(self, role: StageRole, life: list[tuple[float, object]]) -> bool:
@@ -266,7 +266,7 @@ def run(driver: Driver, script: list[tuple[int, object]]) -> None:
     assert driver.machine.safe()
     for stage in driver.machine.stages.values():
         assert stage.at["w"].newest == 30
-        assert stage.acked <= 30
+        assert stage.acked == 30
 
 
 def roles(start: int, second: int | None) -> list[StageRole]:
@@ -299,7 +299,7 @@ def test_synchronous_agrees_with_its_story(start: int, second: int | None, scrip
 
 @settings(PATIENT, max_examples=200)
 @given(st.sampled_from(["sweeping", "individual", "synchronous"]), SCRIPTS)
-def test_nothing_is_acknowledged_that_a_standby_could_not_rebuild_twice(
+def test_nothing_is_acknowledged_that_a_standby_could_not_rebuild(
     timing: str, script: list[tuple[int, object]]
 ) -> None:
     """The invariants as the files state them, whatever the order of facts."""
@@ -311,6 +311,7 @@ def test_nothing_is_acknowledged_that_a_standby_could_not_rebuild_twice(
         oracle = NaiveSeparate(each, sweeping=sweeping)
         driver = Driver(Separate(each, every_s=EVERY_S, sweeping=sweeping), oracle)
     for quarters, fact in script:
+        acked = {name: stage.acked for name, stage in driver.machine.stages.items()}
         driver.now += quarters / 4
         if isinstance(fact, tuple):
             driver.answer(*fact)
@@ -318,12 +319,14 @@ def test_nothing_is_acknowledged_that_a_standby_could_not_rebuild_twice(
             driver.pause()
         else:
             driver.feed(fact)
-        for stage in driver.machine.stages.values():
-            assert stage.acked <= stage.committed
+        for name, stage in driver.machine.stages.items():
+            assert stage.acked <= stage.due <= stage.committed
             for version in stage.at.values():
-                held = [e for e in (version.older, version.newest) if e is not None]
-                assert held == sorted(held) and all(e <= version.captured <= stage.due for e in held)
-                assert all(stage.acked <= e for e in held[-1:]), "the newest version still has its input"
-                assert len(held) < 2 or stage.acked <= held[0], "and so has the older one"
-            if not stage.at:
-                assert stage.acked == min(stage.committed, stage.trimmed), "without a standby nothing is held back"
+                if version.newest is None:
+                    assert stage.acked == acked[name], "a standby that holds nothing holds back acks"
+                else:
+                    assert version.newest <= version.captured <= stage.due
+                    assert stage.acked <= version.newest, "the version still has its input"
+            if not stage.at:  # an ack for a version with its queue may lie beyond the trim point; it stands
+                trim_point = min(stage.committed, stage.trimmed)
+                assert stage.acked == max(acked[name], trim_point), "without a standby nothing is held back"

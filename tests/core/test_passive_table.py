@@ -33,12 +33,10 @@ def individual() -> Separate:
     return Separate([StageRole("s", 5, ("in",), last=False)], every_s=10.0, sweeping=False)
 
 
-def built(make: Callable[[], Separate], *versions: int, due: int | None = None, now: float = 100.0) -> Separate:
-    """Standby b got these versions, the newest at ``now``; then ``due`` was committed and trimmed."""
+def built(make: Callable[[], Separate], version: int, *, due: int | None = None, now: float = 100.0) -> Separate:
+    """Standby b got this version at ``now``; then ``due`` was committed and trimmed."""
     machine = make()
-    for place, epoch in enumerate(versions, start=1 - len(versions)):
-        then = now + 20 * place  # far enough apart for any timer
-        at(machine, then, Committed("s", epoch), trimmed(epoch), standbys("b"), Pasted("s", "b", epoch))
+    at(machine, now, Committed("s", version), trimmed(version), standbys("b"), Pasted("s", "b", version))
     if due is not None:
         at(machine, now, Committed("s", due), trimmed(due))
     return machine
@@ -51,35 +49,25 @@ INNER: Table = {
     ),
     "filling [-], 5 under way": (
         lambda: at(inner(), 100, standbys("b")),
-        {"standbys b c": "c@5", "standbys c": "c@5"},
+        {"pasted b@7": "ack 7", "standbys b c": "c@5", "standbys c": "c@5"},
     ),
-    "one version [5]": (
-        lambda: built(inner, 5),
-        {"trimmed": "b@8", "standbys b c": "c@5", "standbys c": "c@5"},
+    "one version [6]": (
+        lambda: built(inner, 6),
+        {"trimmed": "b@8", "pasted b@7": "ack 7", "standbys b c": "c@6", "standbys c": "c@6"},
     ),
-    "two versions [5 6]": (
-        lambda: built(inner, 5, 6),
+    "busy [6], 7 under way": (
+        lambda: built(inner, 6, due=7),
         {
-            "trimmed": "b@8",
-            "pasted b@7": "ack 6",
-            "standbys -": "ack 6",
-            "standbys b c": "c@6",
-            "standbys c": "c@6",
-        },
-    ),
-    "busy [5 6], 7 under way": (
-        lambda: built(inner, 5, 6, due=7),
-        {
-            "pasted b@7": "ack 6",
+            "pasted b@7": "ack 7",
             "standbys -": "ack 7",
             "standbys b c": "c@7",
             "standbys c": "c@7",
         },
     ),
-    "failed [5 6], 7 to be tried again": (
-        lambda: at(built(inner, 5, 6, due=7), 100, FAILED),
+    "failed [6], 7 to be tried again": (
+        lambda: at(built(inner, 6, due=7), 100, FAILED),
         {
-            "pasted b@7": "ack 6",
+            "pasted b@7": "ack 7",
             "standbys -": "ack 7",
             "standbys b c": "c@7",
             "standbys c": "c@7",
@@ -88,33 +76,27 @@ INNER: Table = {
     ),
     "failed [-], 5 to be tried again": (
         lambda: at(inner(), 100, standbys("b"), FAILED),
-        {"standbys b c": "c@5", "standbys c": "c@5", "late tick": "b@5"},
+        {"pasted b@7": "ack 7", "standbys b c": "c@5", "standbys c": "c@5", "late tick": "b@5"},
     ),
-    "unusable [5 6], 7 is due": (
-        lambda: at(built(inner, 5, 6, due=7), 100, CaptureFailed("s", "b", lost_standby=True)),
-        {"pasted b@7": "ack 6", "standbys -": "ack 7", "standbys b c": "c@7", "standbys c": "c@7"},
+    "unusable [6], 7 is due": (
+        lambda: at(built(inner, 6, due=7), 100, CaptureFailed("s", "b", lost_standby=True)),
+        {"pasted b@7": "ack 7", "standbys -": "ack 7", "standbys b c": "c@7", "standbys c": "c@7"},
     ),
-    "two standbys [5 6] and [-], 6 under way": (
-        lambda: at(built(inner, 5, 6), 100, standbys("b", "c")),
-        {"trimmed": "b@8", "standbys -": "ack 6"},
+    "two standbys [7] and [-], 6 under way": (
+        lambda: at(built(inner, 6), 100, standbys("b", "c"), trimmed(7), Pasted("s", "b", 7)),
+        {"trimmed": "b@8", "pasted c@6": "c@7", "standbys -": "ack 7", "standbys b": "ack 7"},
     ),
-    "draining [5 6]": (
-        lambda: at(built(inner, 5, 6), 100, Drain()),
-        {
-            "trimmed": "b@8",
-            "pasted b@7": "ack 6",
-            "standbys -": "ack 6",
-            "standbys b c": "c@6",
-            "standbys c": "c@6",
-        },
+    "draining [6]": (
+        lambda: at(built(inner, 6), 100, Drain()),
+        {"trimmed": "b@8", "pasted b@7": "ack 7", "standbys b c": "c@6", "standbys c": "c@6"},
     ),
 }
 
 LAST: Table = {
-    "waits for its timer [5 6], 7 is due": (
-        lambda: built(last, 5, 6, due=7),
+    "waits for its timer [6], 7 is due": (
+        lambda: built(last, 6, due=7),
         {
-            "pasted b@7": "ack 6",
+            "pasted b@7": "ack 7",
             "standbys -": "ack 7",
             "standbys b c": "c@7",
             "standbys c": "c@7",
@@ -122,30 +104,18 @@ LAST: Table = {
             "drain": "b@7",
         },
     ),
-    "timer passed [5 6], nothing is due": (
-        lambda: built(last, 5, 6, now=80),
-        {
-            "trimmed": "b@8",
-            "pasted b@7": "ack 6",
-            "standbys -": "ack 6",
-            "standbys b c": "c@6",
-            "standbys c": "c@6",
-        },
+    "timer passed [6], nothing is due": (
+        lambda: built(last, 6, now=80),
+        {"trimmed": "b@8", "pasted b@7": "ack 7", "standbys b c": "c@6", "standbys c": "c@6"},
     ),
-    "draining [5 6]": (
-        lambda: at(built(last, 5, 6), 100, Drain()),
-        {
-            "trimmed": "b@8",
-            "pasted b@7": "ack 6",
-            "standbys -": "ack 6",
-            "standbys b c": "c@6",
-            "standbys c": "c@6",
-        },
+    "draining [6]": (
+        lambda: at(built(last, 6), 100, Drain()),
+        {"trimmed": "b@8", "pasted b@7": "ack 7", "standbys b c": "c@6", "standbys c": "c@6"},
     ),
-    "failed [5 6], 7 to be tried again": (
-        lambda: at(built(last, 5, 6, due=7, now=80), 100, FAILED),
+    "failed [6], 7 to be tried again": (
+        lambda: at(built(last, 6, due=7, now=80), 100, FAILED),
         {
-            "pasted b@7": "ack 6",
+            "pasted b@7": "ack 7",
             "standbys -": "ack 7",
             "standbys b c": "c@7",
             "standbys c": "c@7",
@@ -164,10 +134,10 @@ INDIVIDUAL: Table = {
             "standbys c": "c@9+queue",
         },
     ),
-    "waits for its timer [5 6], 7 is due": (
-        lambda: built(individual, 5, 6, due=7),
+    "waits for its timer [6], 7 is due": (
+        lambda: built(individual, 6, due=7),
         {
-            "pasted b@7": "ack 6",
+            "pasted b@7": "ack 7",
             "standbys -": "ack 7",
             "standbys b c": "c@7+queue",
             "standbys c": "c@7+queue",
@@ -175,12 +145,11 @@ INDIVIDUAL: Table = {
             "drain": "b@7+queue",
         },
     ),
-    "timer passed [5 6], nothing is due": (
-        lambda: built(individual, 5, 6, now=80),
+    "timer passed [6], nothing is due": (
+        lambda: built(individual, 6, now=80),
         {
             "committed": "b@10+queue",
-            "pasted b@7": "ack 6",
-            "standbys -": "ack 6",
+            "pasted b@7": "ack 7",
             "standbys b c": "c@6+queue",
             "standbys c": "c@6+queue",
         },

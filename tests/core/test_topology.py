@@ -62,13 +62,6 @@ def test_last_is_a_stage_that_no_stage_reads() -> None:
     assert [name for name in topology.stages if topology.is_last(name)] == ["both"]
 
 
-def test_a_unit_is_as_deep_as_the_longest_way_through_it() -> None:
-    assert {name: diamond().depth(name) for name in diamond().units} == {"cars": 0, "middle": 0, "both": 0}
-    shapes = [StageShape("a"), StageShape("b", ("a",)), StageShape("c", ("a", "b")), StageShape("d", ("c",))]
-    topology = Topology.build(shapes, [unit("all", "a", "b", "c"), unit("d")])
-    assert (topology.depth("all"), topology.depth("d")) == (2, 0)
-
-
 def test_a_unit_is_protected_when_its_policy_keeps_anything() -> None:
     units = [unit("a", policy=p) for p in (none, PassiveStandby(), ActiveStandby(), UpstreamBackup())]
     assert [u.protected for u in units] == [False, True, True, True]

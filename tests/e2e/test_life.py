@@ -106,20 +106,21 @@ def test_code_that_throws_stops_the_job_and_can_be_fixed(tmp_path: Path) -> None
     assert sum(newest["n_last"].to_pylist()) == last["first"] + last["count"]
 
 
-def standby_versions(drill: Drill) -> Path:
+def standby_store(drill: Drill) -> Path:
     host = drill.coordinator.failover.plan.units["speeds"].standby
     return next((drill.out / "state" / "hosts" / str(host) / "stages" / "speeds").glob("standby-*"))
 
 
 def test_a_standby_with_bad_files_and_one_with_a_full_disk(tmp_path: Path) -> None:
-    """A file that every kept version shares is damaged: the standby reads its store again and again, notices, and gets
-    it anew. Its newest version is damaged, then the primary dies: the older version is used, and it says so. No space
-    is left where the next standby stores: the job goes on and says loudly that it is unprotected. Nothing is lost."""
+    """A file and its twin are damaged: the standby reads its store again and again, notices, and gets them anew. A file
+    is damaged, then the primary dies: the twin is used, and it says so. No space is left where the next standby stores:
+    the job goes on and says loudly that it is unprotected. Nothing is lost."""
     job = write_job(tmp_path, RARELY, sink=tmp_path / "out")
     with Drill(job, tmp_path / "drill", hosts=2, settings=FAST_START) as drill:
         drill.settle(4)
-        store = standby_versions(drill)
-        (store / "state" / "metadata").write_bytes(b"rotten")
+        store = standby_store(drill)
+        for folder in ("state", "twins"):
+            (store / folder / "metadata").write_bytes(b"rotten")
         wait_for(lambda: said(drill, "damaged"), 30, "the warning")
         wait_for(lambda: (store / "state" / "metadata").read_bytes() != b"rotten", 30, "the whole version")
 
@@ -130,12 +131,12 @@ def test_a_standby_with_bad_files_and_one_with_a_full_disk(tmp_path: Path) -> No
         drill.signal("speeds")
         drill.wait_event("damaged")
         damage = said(drill, "damaged")[-1]
-        assert f"checkpoint of epoch {newest} is damaged" in damage and "older version" in damage
+        assert damage == f"speeds: commits/{newest} does not match its hash; mended from its twin"
         drill.epochs(8)
 
         drill.run.hosts.start(drill.harmed[0])
         drill.wait_event("standby-ready", timeout_s=90, unit="speeds")
-        commits = standby_versions(drill) / "incoming" / "commits"
+        commits = standby_store(drill) / "incoming" / "commits"
         wait_for(commits.is_dir, 30, "a checkpoint")
         for epoch in range(drill.newest(), drill.newest() + 500):
             (commits / str(epoch)).symlink_to("/dev/full")  # every write there fails with ENOSPC

@@ -158,19 +158,9 @@ def test_reprocessing_grows_with_the_checkpoint_interval(view: View) -> None:
     assert rises(line) and view.growth("8", "PS", "reprocessing_s") > 2
 
 
-def test_the_whole_recovery_hardly_changes(lab: Lab) -> None:
-    """Figure 8, with the paper's protocol: detection and redeployment are far larger."""
-    assert 0.9 < lab.views["paper"].growth("8", "PS", "total_s") < 1.1
-
-
-def test_two_versions_are_paid_for_in_reprocessing(lab: Lab) -> None:
-    """Not in the paper: acknowledging the older of two versions, every stage's checkpoint is an interval behind that
-    of the stage downstream of it, so the second subjob of four goes back by 5 to 6 intervals."""
-    for row in lab.rows:
-        if (row["figure"], row["how"]) == ("8", "understudy"):
-            intervals = row["values"]["reprocessed"] / row["parameters"]["rate_per_s"] / row["x"] * 1000
-            assert 5 <= intervals < 6.5
-    assert lab.views["understudy"].growth("8", "PS", "total_s") > 1.25
+def test_the_whole_recovery_hardly_changes(view: View) -> None:
+    """Figure 8: detection and redeployment are far larger."""
+    assert 0.9 < view.growth("8", "PS", "total_s") < 1.1
 
 
 def test_summary_says_what_holds(lab: Lab) -> None:
@@ -277,12 +267,11 @@ def test_bytes_are_counted_for_the_epochs_that_were_taken_in(stretch: float) -> 
     stages = [f"{unit}{n}" for unit in units for n in (1, 2)]
     before = gu_hosts.Totals(0.0, dict.fromkeys(stages, 5), 0, dict.fromkeys(("h1", "h2", "h3"), 0), nothing)
     epochs = {**dict.fromkeys(stages, 15), "three1": 14, "four1": 12}
-    # The second unit runs twice: its stages ask both copies of each other, and send twice.
-    received = {"h2": int(2 * 10 * size), "h3": int(2 * 9 * size), "h1": int(7 * size)}
+    # The second unit runs twice, and sends twice.
+    received = {"h2": int(10 * size), "h3": int(2 * 9 * size), "h1": int(7 * size)}
     spent = nothing | {"two": Counter(bytes=int(600 * stretch), checkpoints=3, seconds=1.5)}
     after = gu_hosts.Totals(30.0, epochs, int(10 * 3 * 100 * stretch), received, spent)
-    eager = (False, True, False, False)
-    found = gu_hosts.found_between(before, after, "h2", 100, synchronous=False, eager=eager)
+    found = gu_hosts.found_between(before, after, "h2", 100)
     assert found["data_bytes_per_s"] == pytest.approx(2 * 1000 / 3)
     assert found["bytes_per_s"] == pytest.approx(2 * 1000 / 3 + 600 / 30)
     assert (found["checkpoints"], found["mean_s"]) == (3, 0.5)

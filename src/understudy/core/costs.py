@@ -73,8 +73,6 @@ class Profile:
     """Bytes of state that an epoch changes."""
     batch_s: float = 0.25
     """One epoch, from its being granted to its commit, through all stages of the unit."""
-    depth: int = 0
-    """How many of its own stages a row goes through after the first."""
     behind_s: float = 0.0
     """By how much the units that read its output acknowledge it late, at most."""
     heard_every_s: float | None = None
@@ -168,7 +166,7 @@ def _silence_s(policy: Policy, profile: Profile, reach_s: float, share: float) -
     every_s = _checkpoint_every_s(policy, profile)
     again = share * every_s / step_s
     if policy.checkpoint == "sweeping":
-        again += (profile.behind_s + profile.depth * max(every_s, step_s)) / step_s
+        again += profile.behind_s / step_s
     return detection_s + PROMOTE_S + FIRST_BATCH_S + (again + 1) * batch_s
 
 
@@ -243,12 +241,12 @@ def heard(topology: Topology, operators: Mapping[str, OperatorClass], epoch_s: f
 
 def _acknowledges(policy: Policy, operator: OperatorClass | None, below: Mapping[str, Heard], epoch_s: float) -> Heard:
     if isinstance(policy, PassiveStandby) and policy.checkpoint == "sweeping":
-        # What the older of two versions covers: those of two sweeps, which come from below.
+        # A sweep comes from below, and goes on upwards at once.
         every_s = max((each.every_s for each in below.values()), default=policy.every_s)
         behind_s = max((each.behind_s for each in below.values()), default=0.0)
-        return Heard(behind_s + max(every_s, epoch_s), max(every_s, epoch_s))
+        return Heard(behind_s, max(every_s, epoch_s))
     if isinstance(policy, PassiveStandby):
-        return Heard(policy.every_s, policy.every_s)
+        return Heard(0.0, policy.every_s)
     if isinstance(policy, UpstreamBackup):
         every_s = max(epoch_s, _given_ack_every_s(policy))
         window = None if operator is None else operator.window

@@ -134,6 +134,10 @@ class Detector:
                 effects.append(Missed(host, watch.misses))
         return effects
 
+    def heard_at(self, host: str) -> float:
+        """When a host that is watched was heard last."""
+        return self._watches[host].last_beat
+
     def forget(self, host: str) -> None:
         """Watch it no longer."""
         self._watches.pop(host, None)

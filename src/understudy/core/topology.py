@@ -77,14 +77,6 @@ class Topology:
         """True when only sinks (or nobody) read the stage's stream: its checkpoints go by timer and start a sweep."""
         return not any(stage in s.inputs for s in self.stages.values())
 
-    def depth(self, unit: str) -> int:
-        """How many of the unit's own stages a row goes through after the first, at most."""
-        inside, depths = self.units[unit].stages, dict[str, int]()
-        for name, stage in self.stages.items():
-            if name in inside:
-                depths[name] = max((1 + depths[i] for i in stage.inputs if i in depths), default=0)
-        return max(depths.values())
-
     def shares_fate(self, stage: str, stream: str, hosts: Mapping[str, str | None], k: int | None = None) -> bool:
         """Whether ``stage`` adds no host to those that may fail together with the producer of ``stream``: it is on the
         producer's own host, or on one further upstream with fewer than K others in between. Then a run of lost

@@ -130,12 +130,6 @@ _TRIM_POINT = (
     "Understudy takes a sweeping checkpoint at the trim point, where the output queue is empty: it is the state alone, "
     "smaller than the paper's. The two others ship every element once."
 )
-_LAG = (
-    "Understudy acknowledges upstream what the older of two kept versions covers, so that either may be damaged. A "
-    "sweep then reaches every stage one interval later than the stage downstream of it, and there are more elements to "
-    "process again: for the second of four subjobs about 5.5 intervals' worth instead of half of one. With the paper's "
-    "one version the same simulation stays flat."
-)
 _CHANGES = (
     "What is sent is what every epoch changed, here all 20 rows, and with every tenth epoch RocksDB's whole table; the "
     "paper's state is sent once per checkpoint, however many elements changed it."
@@ -172,8 +166,9 @@ CLAIMS: tuple[Claim, ...] = (
         for other in _BIG
     ),
     Claim(
-        "Fig 2", "average checkpoint size, sweeping: growth over growth of the interval", "grows sub-linearly", 0.5,
-        0.0, 0.6, _slope("2-3", "sweeping", "mean_size"), 1, {"measured": _CHANGES},
+        "Fig 2", "average checkpoint size: growth with the interval, sweeping / individual", "grows more slowly", 0.5,
+        0.0, 0.8, lambda v: v.growth("2-3", "sweeping", "mean_size") / v.growth("2-3", "individual", "mean_size"), 1,
+        {"measured": _CHANGES},
     ),
     *(
         Claim(
@@ -220,7 +215,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         "Fig 7", "share of detection in recovery, longest heartbeat interval", "becomes dominant", 0.7, 0.5, 1,
-        lambda v: _detection(v)[-1], 0.5, {"measured": _LAG},
+        lambda v: _detection(v)[-1], 0.5,
     ),
     Claim(
         "Fig 7", "share of detection in recovery, longest / shortest heartbeat interval", "becomes dominant", 2, 1.2,
@@ -232,7 +227,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         "Fig 8", "whole recovery, longest / shortest checkpoint interval", "does not change much", 1, 0.75, 1.25,
-        _growth("8", "PS", "total_s"), None, {"understudy": _LAG, "measured": _LAG},
+        _growth("8", "PS", "total_s"),
     ),
     Claim(
         "Fig 8", "redeployment (s)", "about 500 ms", 0.5, 0.4, 0.6,

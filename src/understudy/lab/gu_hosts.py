@@ -64,7 +64,7 @@ SCALING: dict[str, str] = {
     "Selectivity": "1, and the 20 rows of the state, which every stage adds to its output.",
     "What is counted": (
         "Bodies and headers of messages. Figures 2 and 3: checkpoints of all stages, in bytes; totals scaled to 100 s. "
-        "A synchronous checkpoint is that of a whole subjob. Figure 4: from the first order, to pause or to capture, "
+        "Figure 4: from the first order, to pause or to capture, "
         "until the checkpoint is safe at the standby. Figure 5: what the second subjob sends to the third, and its "
         "checkpoints, per epoch."
     ),
@@ -72,7 +72,11 @@ SCALING: dict[str, str] = {
         "The standby's query was started before the failure and is held at the door, so nothing is deployed when it is "
         "needed."
     ),
-    "Arrivals": "At the sink, two subjobs downstream of the one that fails. One failure per point, at no chosen phase.",
+    "Arrivals": (
+        "At the sink, two subjobs downstream of the one that fails. One failure per point: half a checkpoint interval "
+        "after the last PE's checkpoint, then half a heartbeat interval after a heartbeat, for the mean that random "
+        "failures scatter around."
+    ),
 }
 
 
@@ -111,6 +115,12 @@ class Experiment:
     points: tuple[Point, ...] = ()
     """What the results count for."""
 
+    @property
+    def every_s(self) -> float:
+        """Between the second unit's checkpoints; 0 when there are none."""
+        policy = self.policies[1]
+        return policy.every_s if isinstance(policy, PassiveStandby) else 0.0
+
 
 def plan(measuring: Measuring) -> list[Experiment]:
     """In an order that changes little from one to the next."""
@@ -125,9 +135,7 @@ def plan(measuring: Measuring) -> list[Experiment]:
         ) -> None:
             least_s = measuring.bytes_s if any(figure == "5" for figure, _, _ in points) else measuring.measure_s
             about = {"heartbeat_s": beat, "measure_s": max(least_s, 4 * every_s), **more}
-            # A sweep goes up by a stage with every interval (see gu_claims).
-            intervals = STAGES + 1 if more.get("stop") else 3
-            settle_s = max(intervals * every_s, 2 * EPOCH_S)
+            settle_s = max(3 * every_s, 2 * EPOCH_S)
             found.append(Experiment(f"{name}, {rate}/s", rate, tuple(policies), settle_s=settle_s,
                                     points=tuple(points), **about))  # fmt: skip
 
@@ -310,12 +318,17 @@ class Bench:
 
     # -- failure
 
-    def stop_host(self) -> dict[str, Any]:
-        """Stop the second unit's host, wait until output flows again, and let the host go on."""
+    def stop_host(self, every_s: float) -> dict[str, Any]:
+        """Stop the second unit's host, wait until output flows again, and let the host go on. ``every_s``: between its
+        checkpoints, if there are any."""
         assert self.run is not None
         self.until(lambda: self.armed(VICTIM), 300, f"a standby of {VICTIM!r} that is ready")
         self.in_step()
         host = self.run.host_of(VICTIM)
+        if every_s:
+            self._await_checkpoint()
+            self.coordinator.wait(every_s / 2)
+        self._await_phase(host)
         self.events.clear()
         stopped_at = self.run.hosts.signal(host, signal.SIGSTOP)
         try:
@@ -347,6 +360,19 @@ class Bench:
             "trace": trace,
         }
 
+    def _await_checkpoint(self) -> None:
+        """Until the last stage has another one, with which a sweep begins."""
+        unit = gu_chain.UNITS[-1]
+        count = self.totals().spent[unit]["checkpoints"]
+        self.until(lambda: self.totals().spent[unit]["checkpoints"] > count, 60, "another checkpoint")
+
+    def _await_phase(self, host: str) -> None:
+        """Until half of the time between two heartbeats of a host has passed."""
+        detector = self.coordinator.detector
+        while (left := detector.heard_at(host) + detector.interval_s / 2 - time.monotonic()) < 0:
+            time.sleep(detector.interval_s / 20)
+        time.sleep(left)
+
     def armed(self, unit: str) -> bool:
         """The unit's standby holds its queries at the door, or runs them."""
         time.sleep(0.5)  # hosts are asked, and answering takes them some work
@@ -375,15 +401,10 @@ def perform(bench: Bench, experiment: Experiment) -> dict[str, Any]:
     after = bench.totals()
     if lost := [e["text"] for e in bench.events if e["kind"] == "host-lost"]:
         raise TimeoutError(f"a host was given up though nothing had been done to it ({lost[0]})")
-    synchronous = getattr(experiment.policies[0], "checkpoint", "") == "synchronous"
-    eager = tuple(policy.eager for policy in experiment.policies)
-    return found_between(before, after, victim, experiment.rows_per_s, synchronous=synchronous, eager=eager)
+    return found_between(before, after, victim, experiment.rows_per_s)
 
 
-def found_between(
-    before: Totals, after: Totals, victim: str, rows_per_s: int, *, synchronous: bool, eager: tuple[bool, ...]
-) -> dict[str, Any]:
-    """``eager``: which units run twice and deliver twice."""
+def found_between(before: Totals, after: Totals, victim: str, rows_per_s: int) -> dict[str, Any]:
     seconds = after.at - before.at
     epochs = {stage: after.epochs[stage] - before.epochs[stage] for stage in after.epochs}
     epoch_s = (after.rows - before.rows) / rows_per_s / epochs[BEFORE_VICTIM]  # longer ones on a busy machine
@@ -392,12 +413,9 @@ def found_between(
         """What a host received, for the epochs that its stage took in: some are behind others, and catch up."""
         return (after.received[host] - before.received[host]) / (epochs[stage] * epoch_s)
 
-    # The third unit's hosts receive what the second sends, one of them also the last unit's input. Under eager delivery
-    # a stage asks all copies of the stage before it, also within a unit, whose hosts then receive a stream more each.
+    # The third unit's hosts receive what the second sends, one of them also the last unit's input.
     second, third, last = (f"{unit}1" for unit in gu_chain.UNITS[1:])
-    stream_per_s = per_s(victim, second) / (1 + eager[1])
-    received_per_s = per_s(DOWNSTREAM_HOST, third) + per_s(FIRST_HOST, last)
-    data_per_s = received_per_s - stream_per_s * (1 + 2 * eager[2])
+    data_per_s = per_s(DOWNSTREAM_HOST, third) + per_s(FIRST_HOST, last) - per_s(victim, second)
     flow_s = epochs[second] * epoch_s
     spent = {unit: counts - before.spent[unit] for unit, counts in after.spent.items()}
     whole: Counter[str] = sum(spent.values(), Counter())
@@ -409,11 +427,10 @@ def found_between(
         "bytes_per_s": data_per_s + spent[VICTIM]["bytes"] / flow_s,
     }
     if whole["checkpoints"]:
-        messages = whole["checkpoints"] / (2 if synchronous else 1)
         found |= {
-            "mean_size": whole["bytes"] / messages,
+            "mean_size": whole["bytes"] / whole["checkpoints"],
             "total_size": 100 / seconds * whole["bytes"],
-            "checkpoints": messages,
+            "checkpoints": whole["checkpoints"],
             "mean_s": whole["seconds"] / whole["checkpoints"],
         }
     return found
@@ -431,7 +448,7 @@ def measure(out: Path, measuring: Measuring, progress: Callable[[str, int, int],
             try:
                 found |= perform(bench, experiment)
                 if experiment.stop:
-                    found |= bench.stop_host()
+                    found |= bench.stop_host(experiment.every_s)
             except (UnderstudyError, TimeoutError) as error:
                 failures.append(f"{experiment.name}: {error}")
                 bench.forget()

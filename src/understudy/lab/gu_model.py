@@ -7,11 +7,9 @@ of its parameters, of which the seed is one: it picks the phases of timers and h
 
 Two *protocols* can be told to the same machines, because the two differ in what a checkpoint is:
 
-- ``paper``: a checkpoint is the newest state and the whole output queue, its PE is paused meanwhile, and it counts as
-  soon as it is stored (Section 3.1).
+- ``paper``: a checkpoint is the newest state and the whole output queue, and its PE is paused meanwhile (Section 3.1).
 - ``understudy``: a sweeping checkpoint is taken at the trim point, where the queue is empty; the other two methods ship
-  each element of a queue once; nothing is paused but by synchronous checkpoints; and what is acknowledged upstream is
-  the *older* of the last two versions, so that one of them may be damaged.
+  each element of a queue once; and nothing is paused but by synchronous checkpoints.
 """
 
 from __future__ import annotations
@@ -108,20 +106,13 @@ class Params:
 
 
 class PaperVersions(passive.StageVersions):
-    """Section 3.1 to the letter: one version counts, and a sweeping one is the newest state at the time of the trim."""
+    """Section 3.1 to the letter: a sweeping version is the newest state at the time of the trim."""
 
     def advance(self, *, committed: int | None = None, trimmed: int | None = None) -> None:
         before, moved = self.due, trimmed is not None and trimmed > self.trimmed
         super().advance(committed=committed, trimmed=trimmed)
         if self.sweeping:
             self.due = self.committed if self.timed or moved else before
-
-    def acks(self) -> list[base.Effect]:
-        safe = min((-1 if v.newest is None else v.newest for v in self.at.values()), default=-1)
-        if safe <= self.acked:
-            return []
-        self.acked = safe
-        return [base.AckUpstream(self.name, safe)]
 
 
 def protect(method: Method, roles: list[base.StageRole], params: Params) -> base.Protection:
@@ -408,7 +399,8 @@ class Copy:
                 if self._round is not None:
                     begin, elements = self._round
                     self._round = None
-                    self.world.checkpoints.append(Checkpoint(self.unit.name, begin, self.world.engine.now, elements))
+                    pes, end = tuple(self.unit.pes), self.world.engine.now
+                    self.world.checkpoints.append(Checkpoint(pes, begin, end, elements))
                 pe.paused = False
                 pe.try_run()
 
@@ -437,7 +429,7 @@ class Copy:
             return
         self.unit.stored[pe.name] = (order.epoch, first)
         if self.unit.method != "synchronous":
-            self.world.checkpoints.append(Checkpoint(pe.name, begin, self.world.engine.now, elements))
+            self.world.checkpoints.append(Checkpoint((pe.name,), begin, self.world.engine.now, elements))
             pe.paused = False
             pe.try_run()
         self.note(base.Pasted(pe.name, order.standby, order.epoch))
@@ -478,9 +470,9 @@ class Unit:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One checkpoint message: of a PE, or of a whole subjob when synchronous."""
+    """One checkpoint: of a PE, or of a whole subjob when synchronous."""
 
-    of: str
+    pes: tuple[str, ...]
     begin: float
     end: float
     elements: float

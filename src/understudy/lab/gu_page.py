@@ -253,9 +253,9 @@ def _page(
 PEs in four subjobs, simulated with the machines that Understudy runs on ({seeds} runs in virtual time), and the same
 chain as a Spark job on hosts of this machine ({len(rows) - seeds} results).</p>
 <p>Of the shapes that the paper describes hold: {escape("; ".join(counts))}. {agreement}</p>
-<p>Two protocols are simulated. <em>The paper's</em>: a checkpoint is the newest state with the whole output queue, and
-one version is kept. <em>Understudy's</em>: a sweeping checkpoint is taken at the trim point, where the queue is empty,
-the two other methods send every element once, and two versions are kept, so that one may be damaged.</p>
+<p>Two protocols are simulated. <em>The paper's</em>: a checkpoint is the newest state with the whole output queue.
+<em>Understudy's</em>: a sweeping checkpoint is taken at the trim point, where the queue is empty, and the two other
+methods send every element once.</p>
 <h2>Figures</h2>{images}
 <h2>Paper and ours</h2>{_table(summary)}
 <h2>What does not come out, and why</h2><dl>{misses or "<dd>Everything does.</dd>"}</dl>

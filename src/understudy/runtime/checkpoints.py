@@ -1,8 +1,9 @@
-"""Checkpoints as files: what version V of a Spark checkpoint folder needs, and the store that keeps versions.
+"""Checkpoints as files: what version V of a Spark checkpoint folder needs, and the store that keeps it.
 
 Spark's state files are immutable once their batch has committed, so naming the files that version V needs *is*
-the snapshot, and shipping those not shipped before *is* the delta. A store keeps the files of the last few
-versions, each described by a manifest with every file's length and hash; what no manifest names is deleted.
+the snapshot, and shipping those not shipped before *is* the delta. A store keeps the newest version, described by a
+manifest with every file's length and hash; what it does not name is deleted. Every file has a *twin*, a second copy
+from which it is mended when it turns out to be damaged.
 """
 
 from __future__ import annotations
@@ -15,18 +16,17 @@ import shutil
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-VERSIONS_KEPT = 2
-"""A damaged newest version must leave one to fall back on. More would make upstream queues keep more."""
 PART_BYTES = 8 << 20
 """Size of one message of a checkpoint: large enough to be fast, small enough not to hold up memory."""
 
 SCRUB_BYTES = 16 << 20
-"""How much of what a store holds is read again after each version, so that damage is found while the sender still has
-the file. More finds it sooner and costs the disk more."""
+"""How much of what a store holds is read again after each version, so that damage is found while the other twin is
+whole. More finds it sooner and costs the disk more."""
 
 _NUMBERED = re.compile(r"(\d+)\.(delta|snapshot|changelog|zip)")
 _WHOLE = ("snapshot", "zip")
@@ -172,28 +172,30 @@ def _sum(files: Mapping[str, tuple[int, str]]) -> str:
 
 
 class CheckpointStore:
-    """Versions of one stage's state on this host's disk: ``state/`` holds files, ``manifests/`` says which belong
-    to which epoch. ``state/`` of the newest version is a checkpoint folder that Spark can open in place."""
+    """The newest version of one stage's state on this host's disk: ``state/`` is a checkpoint folder that Spark can
+    open in place, ``twins/`` has the same files once more, and ``manifests/`` says which belong to which epoch."""
 
     def __init__(self, folder: Path, *, clear: bool = False) -> None:
         self.folder = folder
         self.state = folder / "state"
+        self._twins = folder / "twins"
         self._manifests = folder / "manifests"
         self._incoming = folder / "incoming"
         if clear:
             shutil.rmtree(folder, ignore_errors=True)
-        for path in (self.state, self._manifests, self._incoming):
+        for path in (self.state, self._twins, self._manifests, self._incoming):
             path.mkdir(parents=True, exist_ok=True)
         newest = self.versions()[-1:]
         try:
             self._files: dict[str, tuple[int, str]] = self._read(newest[0])["files"] if newest else {}
-        except (OSError, ValueError):
+        except ValueError:
             self._files = {}  # the next delta will not fit, and the sender starts over with a whole version
         self._staged: dict[str, tuple[int, str]] = {}
         self._unscrubbed: list[str] = []
 
     def versions(self) -> list[int]:
-        return sorted(int(p.stem) for p in self._manifests.glob("*.json"))
+        """One, or two when the store was left in the middle of a change."""
+        return sorted({int(p.stem) for p in self._manifests.iterdir()})
 
     def has_snapshot(self) -> bool:
         """The newest version has a whole image of some state, not only increments."""
@@ -225,10 +227,13 @@ class CheckpointStore:
             position += length
             if final:
                 size, expected = final
-                if target.stat().st_size != size or digest(target.read_bytes()) != expected:
+                data = target.read_bytes()
+                if len(data) != size or digest(data) != expected:
                     raise CheckpointDamaged(f"{name} arrived damaged")
-                place = self._inside(self.state, name)
-                place.parent.mkdir(parents=True, exist_ok=True)
+                twin, place = self._inside(self._twins, name), self._inside(self.state, name)
+                for path in (twin, place):
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                twin.write_bytes(data)
                 target.rename(place)
                 self._staged[name] = (size, expected)
         if "manifest" not in header:
@@ -242,55 +247,57 @@ class CheckpointStore:
 
     def _finish(self, about: dict[str, Any]) -> int:
         epoch = int(about["epoch"])
+        manifest = {**about, "files": self._files}
+        text = json.dumps({**manifest, "digest": digest(json.dumps(manifest).encode())})
         temporary = self._incoming / "manifest"
         with open(temporary, "w") as file:
-            json.dump({**about, "files": self._files}, file)
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
         temporary.rename(self._manifests / f"{epoch}.json")
-        versions = self.versions()
-        stale, kept = versions[:-VERSIONS_KEPT], versions[-VERSIONS_KEPT:]
+        (self._manifests / f"{epoch}.twin").write_text(text)
+        *stale, newest = self.versions()
         if stale:
             dropped = {name for v in stale for name in self._names(v)}
-            wanted = {name for v in kept for name in self._names(v)} | set(self._files)
-            for name in dropped - wanted:
-                self._inside(self.state, name).unlink(missing_ok=True)
+            for name in dropped - self._names(newest) - set(self._files):
+                for root in (self.state, self._twins):
+                    self._inside(root, name).unlink(missing_ok=True)
             for version in stale:
-                (self._manifests / f"{version}.json").unlink()
+                self._drop(version)
         return epoch
 
-    def scrub(self) -> None:
-        """Read some of the newest version's files again, all of them in turn over time. Two versions share most of
-        their files, so one that rots would spoil both; found in time, it is sent again with a whole version."""
+    def scrub(self) -> list[str]:
+        """Read some of the version's files again, and their twins; all of them in turn over time. One that has rotted
+        is mended from the other, and what to tell the user about it is returned. Raises CheckpointDamaged when both
+        have: the sender has it still, and begins again with a whole version."""
+        complaints: list[str] = []
         left = SCRUB_BYTES
         while left > 0:
             if not self._unscrubbed:
                 self._unscrubbed = list(self._files)
                 if left < SCRUB_BYTES or not self._unscrubbed:
-                    return  # once around is enough
+                    break  # once around is enough
             name = self._unscrubbed.pop()
             if name in self._files:
-                size, expected = self._files[name]
-                left -= size + 1
-                try:
-                    self._verify(name, size, expected)
-                except OSError as error:
-                    raise CheckpointDamaged(f"{name}: {error.strerror or error}") from None
+                left -= 2 * self._files[name][0] + 1
+                complaints += self._mend(name, self.state, self._twins)
+                complaints += self._mend(name, self._twins, self.state)
+        return complaints
 
     def restore(self) -> tuple[dict[str, Any] | None, list[str]]:
-        """Make ``state/`` exactly the newest undamaged version. Returns its manifest (None when there is none) and
-        what to tell the user about versions that had to be passed over."""
+        """Make ``state/`` exactly the version. Returns its manifest, None when there is none that can be read, and what
+        to tell the user about damage."""
         complaints: list[str] = []
         for version in reversed(self.versions()):
             try:
                 manifest = self._read(version)
-                for name, (size, expected) in manifest["files"].items():
-                    self._verify(name, size, expected)
-            except (OSError, ValueError, KeyError, CheckpointDamaged) as error:
-                complaints.append(f"checkpoint of epoch {version} is damaged ({error}); using an older version")
-                (self._manifests / f"{version}.json").unlink(missing_ok=True)
+                self._files = manifest["files"]
+                for name in self._files:
+                    complaints += self._mend(name, self.state, self._twins)
+            except (OSError, ValueError, CheckpointDamaged) as error:
+                complaints.append(f"checkpoint of epoch {version} is damaged beyond repair ({error})")
+                self._drop(version)
                 continue
-            self._files = manifest["files"]
             self._keep_only(set(manifest["files"]))
             return manifest, complaints
         self._files = {}
@@ -298,52 +305,83 @@ class CheckpointStore:
         return None, complaints
 
     def clone(self, target: Path) -> CheckpointStore:
-        """The newest version again in ``target``, as hard links: files here never change, they only come and go."""
+        """The version again in ``target``, as hard links: files here never change, they only come and go."""
         copy = CheckpointStore(target, clear=True)
         versions = self.versions()
         if versions:
             for name in self._files:
-                place = copy._inside(copy.state, name)
-                place.parent.mkdir(parents=True, exist_ok=True)
-                os.link(self._inside(self.state, name), place)
-            shutil.copy(self._manifests / f"{versions[-1]}.json", copy._manifests)
+                for here, there in ((self.state, copy.state), (self._twins, copy._twins)):
+                    source, place = self._inside(here, name), copy._inside(there, name)
+                    place.parent.mkdir(parents=True, exist_ok=True)
+                    with suppress(FileNotFoundError):  # damage, to be mended by whoever reads the copy
+                        os.link(source, place)
+            for manifest in self._manifests.glob(f"{versions[-1]}.*"):
+                shutil.copy(manifest, copy._manifests)
             copy._files = dict(self._files)
         return copy
 
     def forget(self) -> None:
         """The files now belong to a running query; this store no longer vouches for any version."""
-        for manifest in self._manifests.glob("*.json"):
-            manifest.unlink()
+        for version in self.versions():
+            self._drop(version)
+        shutil.rmtree(self._twins)
+        self._twins.mkdir()
         self._files = {}
 
-    def _verify(self, name: str, size: int, expected: str) -> None:
-        path = self._inside(self.state, name)
-        data = path.read_bytes()
-        if len(data) != size or digest(data) != expected:
-            raise CheckpointDamaged(f"{name} does not match its hash")
+    def _drop(self, version: int) -> None:
+        for manifest in self._manifests.glob(f"{version}.*"):
+            manifest.unlink()
+
+    def _mend(self, name: str, damaged: Path, whole: Path) -> list[str]:
+        """Make sure of a file below ``damaged``, if need be with its twin below ``whole``."""
+        here = self._inside(damaged, name)
+        cause = self._wrong(name, here)
+        if cause is None:
+            return []
+        twin = self._inside(whole, name)
+        if self._wrong(name, twin) is not None:
+            raise CheckpointDamaged(f"{cause}, and its twin is damaged too")
+        mended = self._incoming / "mended"
+        shutil.copyfile(twin, mended)
+        mended.rename(here)
+        return [f"{cause}; mended from its twin"]
+
+    def _wrong(self, name: str, path: Path) -> str | None:
+        """What is wrong with a file, if anything."""
+        size, expected = self._files[name]
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            return f"{name}: {error.strerror or error}"
+        return None if len(data) == size and digest(data) == expected else f"{name} does not match its hash"
 
     def _keep_only(self, names: set[str]) -> None:
-        for root, _dirs, files in os.walk(self.state):
-            for file in files:
-                path = Path(root, file)
-                relative = str(path.relative_to(self.state))
-                # The running (armed) query has written its own metadata file; it must not lose it.
-                if relative not in names and relative != "metadata":
-                    path.unlink()
+        for folder in (self.state, self._twins):
+            for root, _dirs, files in os.walk(folder):
+                for file in files:
+                    path = Path(root, file)
+                    relative = str(path.relative_to(folder))
+                    # The running (armed) query has written its own metadata file; it must not lose it.
+                    if relative not in names and relative != "metadata":
+                        path.unlink()
 
     def _read(self, version: int) -> dict[str, Any]:
-        """A manifest whose shape has been checked; raises ValueError when it is damaged."""
-        manifest = json.loads((self._manifests / f"{version}.json").read_text())
-        try:
-            files = {str(name): (int(size), str(known)) for name, (size, known) in manifest["files"].items()}
-            return {**manifest, "epoch": int(manifest["epoch"]), "files": files}
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"the manifest is damaged: {error!r}") from None
+        """A manifest, or its twin; raises ValueError when both are damaged."""
+        wrong: Exception | None = None
+        for kind in ("json", "twin"):
+            try:
+                manifest = json.loads((self._manifests / f"{version}.{kind}").read_text())
+                if manifest.pop("digest") != digest(json.dumps(manifest).encode()):
+                    raise ValueError("it does not match its hash")
+                return {**manifest, "files": {name: (size, known) for name, (size, known) in manifest["files"].items()}}
+            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+                wrong = wrong or error
+        raise ValueError(f"the manifest is damaged: {wrong!r}")
 
     def _names(self, version: int) -> set[str]:
         try:
             return set(self._read(version)["files"])
-        except (OSError, ValueError):
+        except ValueError:
             return set()
 
     def _inside(self, root: Path, name: str) -> Path:

@@ -348,9 +348,12 @@ class Host:
         unit = self.plan.get(self.topology.unit_of[stream])
         return None if unit is None else unit["primary"]
 
-    def producers(self, stream: str) -> tuple[str, ...]:
-        """Whom to ask for a stream: its primary first; under eager delivery every copy that is ready too."""
+    def producers(self, stream: str, reader: str) -> tuple[str, ...]:
+        """Whom a stage of unit ``reader`` asks for a stream: its primary first; under eager delivery every copy that is
+        ready too. Within a unit every copy keeps to itself."""
         unit = self.topology.unit_of[stream]
+        if unit == reader:
+            return (self.name,)
         plan = self.plan.get(unit)
         if plan is None or plan["primary"] is None:
             return ()
@@ -366,9 +369,14 @@ class Host:
     def stream(self, name: str) -> Stream | None:
         """The producing end of a stream that is sent from here."""
         mine = self.stages.get(name)
-        if isinstance(mine, STANDBYS) and self.topology.units[mine.unit].policy.eager:
-            mine = mine.copy
-        return getattr(mine, "output", None)
+        if isinstance(mine, STANDBYS) and not self.topology.units[mine.unit].policy.eager:
+            return None
+        return self.output(name)
+
+    def output(self, name: str) -> Stream | None:
+        """The producing end of a stream here, of a primary or of a copy, whether or not it is sent."""
+        mine = self.stages.get(name)
+        return getattr(getattr(mine, "copy", None) or mine, "output", None)
 
     def sink(self, name: str) -> AnySink:
         sink = next(s.sinks[name] for s in self.job.stages.values() if name in s.sinks)

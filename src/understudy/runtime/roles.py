@@ -22,7 +22,7 @@ from understudy.runtime.keeper import Keeper
 from understudy.runtime.source import EntryLog, SourceStage, StandbySource
 from understudy.runtime.spark_source import SparkSourceStage
 from understudy.runtime.stage import RunningStage, position
-from understudy.runtime.standby import StandbyStage
+from understudy.runtime.standby import StandbyStage, restored
 from understudy.sources import SparkSource
 
 if TYPE_CHECKING:
@@ -235,7 +235,7 @@ class Roles:
                 log = EntryLog(folder / "entries.jsonl", clear=start != "held")
             primary = SourceStage(self.host, stage, unit=unit, generation=generation, log=log)
         else:
-            manifest, query, state = self._held(stage, mine, folder, start)
+            manifest, query, state = self._held(unit, stage, mine, folder, start)
             if manifest is not None:
                 where: dict[str, Any] = dict(position(manifest))
             elif start in ("newest", "replay"):
@@ -267,7 +267,9 @@ class Roles:
         primary.start()
         print(f"{time.time():.3f} {stage}: primary after epoch {primary.start_epoch}", flush=True)
 
-    def _held(self, stage: str, mine: Any, folder: Path, start: str) -> tuple[dict[str, Any] | None, Any, Path]:
+    def _held(
+        self, unit: str, stage: str, mine: Any, folder: Path, start: str
+    ) -> tuple[dict[str, Any] | None, Any, Path]:
         """What the new primary starts from: (manifest, armed query, checkpoint folder)."""
         if isinstance(mine, StandbyStage):
             return mine.take_over()
@@ -279,9 +281,7 @@ class Roles:
         store = self._newest_store(stage)
         if store is None:
             return None, None, fresh
-        manifest, complaints = store.restore()
-        for complaint in complaints:
-            self.host.report("damaged", stage=stage, text=f"{stage}: {complaint}")
+        manifest = restored(self.host, stage, unit, store)
         self._check_schema(stage, manifest)
         target = folder / f"held-{time.time_ns()}"
         store.folder.rename(target)

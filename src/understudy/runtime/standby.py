@@ -16,7 +16,7 @@ import pyarrow.flight as flight
 
 from understudy.errors import JobError, SetupError
 from understudy.runtime import wire
-from understudy.runtime.checkpoints import VERSIONS_KEPT, CheckpointDamaged, CheckpointStore
+from understudy.runtime.checkpoints import CheckpointDamaged, CheckpointStore
 from understudy.runtime.spark import root_cause
 from understudy.runtime.stage import RunningStage, position
 
@@ -36,6 +36,20 @@ DOOR_S = 5.0
 """Between two looks whether the armed query still waits at the door."""
 CALM_S = 3.0
 """A standby made after a takeover waits this long before it rehearses: the new primary needs the processor more."""
+
+
+def restored(host: Host, stage: str, unit: str, store: CheckpointStore) -> dict[str, Any] | None:
+    """The manifest of the version that a store holds, its files made sure of; None when it holds none."""
+    manifest, complaints = store.restore()
+    for complaint in complaints:
+        _complain(host, stage, unit, complaint)
+    if manifest is None and complaints:
+        raise SetupError(f"no undamaged checkpoint of stage {stage!r} is left on {host.name}")
+    return manifest
+
+
+def _complain(host: Host, stage: str, unit: str, text: str) -> None:
+    host.report("damaged", stage=stage, unit=unit, text=f"{stage}: {text}")
 
 
 class Rehearsal:
@@ -255,7 +269,7 @@ class StandbyStage:
         self.copy: RunningStage | None = None
         self._released = False
         self._before: CheckpointStore | None = None
-        """What was held when another standby was promoted. It stays good until that one has sent two versions."""
+        """What was held when another standby was promoted. It stays good until that one has sent a version."""
         self._hold(CheckpointStore(folder / f"standby-{generation}", clear=True))
 
     def _hold(self, store: CheckpointStore) -> None:
@@ -270,17 +284,20 @@ class StandbyStage:
                     return wire.refuse("fenced" if self._released else "elsewhere")
                 epoch = self.store.paste(header, body)
                 if epoch is not None:
-                    self.store.scrub()
+                    for complaint in self.store.scrub():
+                        self._complain(complaint)
                     self._let_go_of_before()
             if epoch is not None and epoch >= 0:
                 query.pasted()
             return {"epoch": epoch}
         except CheckpointDamaged as error:
-            text = f"{self.name}: a checkpoint on {self.host.name} is damaged ({error}); asked for a whole one"
-            self.host.report("damaged", stage=self.name, unit=self.unit, text=text)
+            self._complain(f"a checkpoint on {self.host.name} is damaged ({error}); asked for a whole one")
             return wire.refuse("damaged", str(error))
         except OSError as error:
             return wire.refuse("disk", f"{error.strerror or error} on {self.host.name}")
+
+    def _complain(self, text: str) -> None:
+        _complain(self.host, self.name, self.unit, text)
 
     def follow(self, generation: int) -> None:
         """Another standby has become primary. Its checkpoints come as new files of old names, so they get a store of
@@ -294,7 +311,7 @@ class StandbyStage:
             self._hold(CheckpointStore(self.folder / f"standby-{generation}", clear=True))
 
     def _let_go_of_before(self) -> None:
-        if self._before is not None and len(self.store.versions()) >= VERSIONS_KEPT:
+        if self._before is not None:
             shutil.rmtree(self._before.folder, ignore_errors=True)
             self._before = None
 
@@ -328,10 +345,10 @@ class StandbyStage:
         self.copy.start()
 
     def copy_serves(self) -> bool:
-        """The copy can be promoted: it has not given up, and its input is still there. Producers keep what the older of
-        the held versions lacks, and those got newer while the primary lived on."""
+        """The copy can be promoted: it has not given up, and its input is still there. Producers keep what the held
+        version lacks, which got newer while the primary lived on."""
         copy = self.copy
-        return copy is not None and not copy.stopping and copy.committed >= min(self.store.versions(), default=-1)
+        return copy is not None and not copy.stopping and copy.committed >= max(self.store.versions(), default=-1)
 
     def stand_down(self) -> None:
         """The primary is well: hold checkpoints again, as before."""
@@ -354,11 +371,7 @@ class StandbyStage:
             query, store = self.query.take(), self.store
             if self._before is not None and not store.versions():
                 query, store = None, self._before
-            manifest, complaints = store.restore()
-            for complaint in complaints:
-                self.host.report("damaged", stage=self.name, unit=self.unit, text=f"{self.name}: {complaint}")
-            if manifest is None and complaints:
-                raise SetupError(f"no undamaged checkpoint of stage {self.name!r} is left on {self.host.name}")
+            manifest = restored(self.host, self.name, self.unit, store)
             store.clone(self.folder / "self")
             store.forget()
             return manifest, query, store.state

@@ -80,7 +80,7 @@ class Stream:
             self.host.changed.notify_all()  # that the consumer has come this far may lift back-pressure
             while not served:
                 left = deadline - time.monotonic()
-                if left <= 0 or self.host.stream(self.stage) is not self:
+                if left <= 0 or self.host.output(self.stage) is not self:
                     return ("later" if left <= 0 else "elsewhere"), None
                 self.host.changed.wait(left)
                 served = request()
@@ -133,7 +133,7 @@ class Inlet(threading.Thread):
                 host.changed.wait_for(lambda: stage.stopping or self.received < stage.granted + PREFETCH_MAX)
                 if stage.stopping:
                     return
-                producers, serial = host.producers(self.stream), host.serial
+                producers, serial = host.producers(self.stream, stage.unit), host.serial
             refusal, table = self._fetch_while_current(producers, self.received + 1)
             if table is not None:
                 host.payloads.put(self.key, self.received + 1, table)
@@ -168,9 +168,9 @@ class Inlet(threading.Thread):
                 host.changed.wait_for(
                     lambda: any(r.done() for _, r in self._pending.values())
                     or stage.stopping
-                    or host.producers(self.stream) != producers
+                    or host.producers(self.stream, stage.unit) != producers
                 )
-                if stage.stopping or host.producers(self.stream) != producers or not producers:
+                if stage.stopping or host.producers(self.stream, stage.unit) != producers or not producers:
                     return "elsewhere", None
             for producer, (asked, request) in list(self._pending.items()):
                 if request.done():
@@ -185,7 +185,7 @@ class Inlet(threading.Thread):
     def _fetch(self, producer: str, epoch: int) -> Answer:
         stage, host = self.stage, self.host
         if producer == host.name:
-            stream = host.stream(self.stream)
+            stream = host.output(self.stream)
             if stream is None or (stage.primary and not stream.hears(stage.name, stage.generation, near=True)):
                 return "elsewhere", None
             return stream.take(stage.name, epoch, 1.0, counts=stage.primary)

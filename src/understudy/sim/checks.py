@@ -53,10 +53,10 @@ def unturned(world: World) -> list[str]:
 
 
 def undrained(world: World) -> list[str]:
-    """Queues that hold more than their last few epochs: two checkpoints' worth for every stage below, each as many
-    epochs as go by while one is written."""
+    """Queues that hold more than their last few epochs: a checkpoint's worth for every stage below, each as many epochs
+    as go by while one is written."""
     writing = world.conditions.disk_s / world.conditions.epoch_s
-    slack = 2 * len(world.topology.stages) * (1 + int(writing)) + 6
+    slack = len(world.topology.stages) * (1 + int(writing)) + 6
     found: list[str] = []
     for host in world.hosts.values():
         for unit in host.units.values():
@@ -72,7 +72,7 @@ def undrained(world: World) -> list[str]:
 def watch_trims(world: World) -> None:
     """From now on, complain when something is trimmed that a permitted failure would still need.
 
-    Checked for the failure of each consumer's primary: its ready standbys' oldest kept version, or their running copy,
+    Checked for the failure of each consumer's primary: its ready standbys' version, or their running copy,
     must not need what is gone.
     """
 
@@ -103,5 +103,5 @@ def _needs_after(world: World, host: str, unit: str, stage: str) -> int | None:
     if here.policy.standby_runs:
         copy = here.copies.get(stage)
         return 0 if copy is None else copy.done + 1
-    versions = node.disk.versions.get(stage, [])
-    return min((v.epoch for v in versions), default=-1) + 1
+    held = node.disk.newest(stage)
+    return 0 if held is None else held.epoch + 1

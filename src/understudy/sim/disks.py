@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from understudy.sim.model import State
 
-VERSIONS_KEPT = 2
 FORGET_EVERY = 50
 """A log is shortened this many epochs at a time: one by one would move the whole list each time."""
 
@@ -53,7 +52,6 @@ class Version:
     output: tuple[int, ...] = ()
     gap: int = 0
     """Epochs of its stream before this one were lost while it had no protection."""
-    damaged: bool = False
 
 
 @dataclass
@@ -61,20 +59,19 @@ class Disk:
     """What survives a crash."""
 
     versions: dict[str, list[Version]] = field(default_factory=dict)
-    """Stage -> the last few checkpoints, oldest first."""
+    """Stage -> its newest checkpoint, twice, or once after damage."""
     logs: dict[str, Log] = field(default_factory=dict)
     """Source -> the epochs that it has cut."""
 
     def paste(self, stage: str, version: Version) -> None:
-        kept = [v for v in self.versions.get(stage, []) if v.epoch < version.epoch]
-        self.versions[stage] = [*kept[1 - VERSIONS_KEPT :], version]
+        self.versions[stage] = [version, version]
 
     def newest(self, stage: str) -> Version | None:
-        return next((v for v in reversed(self.versions.get(stage, [])) if not v.damaged), None)
+        return next(iter(self.versions.get(stage, ())), None)
 
     def damage(self, stage: str) -> None:
-        """The newest version rots."""
-        self.versions[stage][-1] = replace(self.versions[stage][-1], damaged=True)
+        """One of the two rots."""
+        self.versions[stage].pop()
 
     def drop(self, stages: tuple[str, ...]) -> None:
         for stage in stages:

@@ -251,7 +251,7 @@ class Saboteur:
         return self._damage(fault)
 
     def _damage(self, fault: Fault) -> Callable[[], None] | None:
-        """The newest of two versions of a stage rots on a standby's disk, and then its primary dies."""
+        """A stage's version rots on a standby's disk, where it is kept twice, and then its primary dies."""
         world = self.world
         plan = world.coordinator.journalled.units
         found = [
@@ -265,7 +265,7 @@ class Saboteur:
             return None
         primary, host, stage = found[fault.pick % len(found)]
         world.hosts[host].disk.damage(stage)
-        world.tell("DISK", f"the newest checkpoint of {stage} on {host} is damaged")
+        world.tell("DISK", f"a checkpoint of {stage} on {host} is damaged")
         victim = world.hosts[primary]
         victim.crash()
         return victim.restart

@@ -66,9 +66,9 @@ class Unit(Member):
 
     def _serves(self, copy: Copy) -> bool:
         """A copy that rose can be promoted: it has not given up, and its input is still there. Producers keep what the
-        older of the versions on disk lacks, and those got newer while the primary lived on."""
-        oldest = min((version.epoch for version in self.host.disk.versions.get(copy.name, ())), default=-1)
-        return not copy.stopped and copy.done >= oldest
+        version on disk lacks, which got newer while the primary lived on."""
+        held = self.host.disk.newest(copy.name)
+        return not copy.stopped and (held is None or copy.done >= held.epoch)
 
     def _fresh(self, stage: str) -> Copy:
         return Copy(self, stage, done=-1, state=self.world.job.fresh(stage))

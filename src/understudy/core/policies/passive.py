@@ -8,8 +8,8 @@ began, the first checkpoint has the queue: consumers have yet to be done with wh
 by a timer of its own, with its output queue. *Synchronous*: a timer for the unit; all its stages are paused, captured
 with their queues, and go on when everything is safe.
 
-A store may lose any one version to a damaged disk, so a stage acknowledges upstream only what the *older* of the last
-two versions covers at every standby: whichever of them is restored, its input is still there.
+A stage acknowledges upstream what the newest version at every standby covers: whichever of them takes over, its input
+is still there. That a version can be read again is the store's promise; it keeps every file twice.
 """
 
 from __future__ import annotations
@@ -93,11 +93,10 @@ class PassiveStandby(Policy):
 
 @dataclass(slots=True)
 class Version:
-    """What one standby has of one stage. ``older <= newest <= captured``."""
+    """What one standby has of one stage. ``newest <= captured``."""
 
     captured: int
     newest: int | None = None
-    older: int | None = None
     in_flight: bool = False
     lost: bool = False
     """The standby cannot store. What it has still counts until the plan names another: nothing may be acknowledged that
@@ -107,10 +106,7 @@ class Version:
 
     def pasted(self, epoch: int) -> None:
         self.in_flight = False
-        if self.newest is None or epoch > self.newest:
-            self.older, self.newest = self.newest, epoch
-        elif self.older is None and epoch == self.newest:
-            self.older = epoch  # the same version once more: now there are two of it
+        self.newest = epoch if self.newest is None else max(epoch, self.newest)
 
     def failed(self, now: float) -> None:
         self.in_flight = False
@@ -121,8 +117,8 @@ class Version:
 class StageVersions:
     """One stage's checkpoints at all its standbys.
 
-    Invariant: ``acked <= older version at every standby <= captured <= due``; without a standby ``acked == due``, the
-    trim point, because going on unprotected beats filling every queue upstream.
+    Invariant: ``acked <= newest version at every standby <= captured <= due``; without a standby ``acked`` follows
+    the trim point, because going on unprotected beats filling every queue upstream.
     """
 
     def __init__(self, role: StageRole, *, every_s: float, sweeping: bool) -> None:
@@ -147,10 +143,7 @@ class StageVersions:
     def acks(self) -> list[Effect]:
         """Acknowledge what became safe."""
         if self.at:
-            for version in self.at.values():
-                if version.older is None or version.older <= self.acked:
-                    return []
-            safe = min([version.older or 0 for version in self.at.values()])
+            safe = min([-1 if version.newest is None else version.newest for version in self.at.values()])
         else:
             safe = min(self.committed, self.trimmed)
         if safe <= self.acked:
