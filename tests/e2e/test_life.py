@@ -126,6 +126,7 @@ def test_a_standby_with_bad_files_and_one_with_a_full_disk(tmp_path: Path) -> No
 
         seen = {p.stem for p in (store / "manifests").glob("*.json")}
         wait_for(lambda: bool({p.stem for p in (store / "manifests").glob("*.json")} - seen), 20, "a new version")
+        time.sleep(0.3)  # until it was read again, as after every paste; the next one is 3 s away
         newest = max(int(p.stem) for p in (store / "manifests").glob("*.json"))
         (store / "state" / "commits" / str(newest)).write_bytes(b"nonsense")
         drill.signal("speeds")
