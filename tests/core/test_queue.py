@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from understudy.core.acks import FINAL
-from understudy.core.queue import OutputQueue, Progress
+from understudy.core.queue import LEAD_MAX, OutputQueue, Progress
 
 PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # for busy machines
 
@@ -119,6 +119,21 @@ def test_a_request_says_that_everything_before_has_arrived() -> None:
     assert queue.ahead == 1
     queue.request("b", 1)
     assert queue.ahead == 1, "asking again for an old epoch does not unreceive the newer ones"
+
+
+def test_what_copies_ask_for_lifts_back_pressure_up_to_a_point_and_says_nothing_else() -> None:
+    queue = OutputQueue(["a"])
+    for epoch in range(LEAD_MAX + 10):
+        queue.append(epoch)
+    queue.request("a", 3)
+    assert queue.ask("a", 5) and queue.ahead == LEAD_MAX + 5
+    assert not queue.ask("a", LEAD_MAX + 10), "not there yet"
+    assert queue.ahead == LEAD_MAX + 9 - (2 + LEAD_MAX), "the primary is so far behind that it counts again"
+    assert (queue.bound(0), queue.bound(FINAL), queue.trimmed) == (2, -1, -1)
+    queue.request("a", LEAD_MAX)
+    assert queue.ahead == 0
+    assert queue.hears("a", 1, near=False)
+    assert queue.ahead == LEAD_MAX + 10, "the next generation speaks for itself"
 
 
 def test_an_ack_counts_as_receipt() -> None:

@@ -35,9 +35,12 @@ def hosts_for(policy: Policy) -> int:
     return 3 + max(1, policy.backups)
 
 
-def world_of(policy: Policy, shape: str = "chain", *, epochs: int = 30, units: dict[str, str] | None = None) -> World:
+def world_of(
+    policy: Policy, shape: str = "chain", *, epochs: int = 30, units: dict[str, str] | None = None, **conditions: float
+) -> World:
     job = uniform(SHAPES[shape], policy, units=units)
-    world = World(job, hosts=hosts_for(policy), seed=1, conditions=Conditions(epochs=epochs))
+    about = Conditions(epochs=epochs, **conditions)  # type: ignore[arg-type]
+    world = World(job, hosts=hosts_for(policy), seed=1, conditions=about)
     world.story = []
     return world
 
@@ -88,9 +91,9 @@ def test_without_protection_rows_are_lost_and_the_job_goes_on() -> None:
     assert world.epochs - 1 in world.sinks["sink:out-b"].values
 
 
-def silence(policy: str) -> float:
+def silence(policy: str, **conditions: float) -> float:
     """The longest pause at the sink around the death of the middle stage's host, which nobody is told of."""
-    world = world_of(POLICIES[policy], epochs=60)
+    world = world_of(POLICIES[policy], epochs=60, **conditions)
     world.engine.run(2.0)
     world.hosts[primary(world, "a")].crash(quietly=True)
     world.engine.run(6.0)
@@ -104,6 +107,12 @@ def test_who_is_silent_for_how_long() -> None:
     assert found["eager"] < 0.25 < found["active"], "two epochs at most, against three missed heartbeats"
     assert found["eager"] < found["active"] <= found["sweeping"]
     assert found["hybrid"] <= found["sweeping"]
+
+
+def test_eager_copies_do_not_wait_for_a_primary_that_is_not_found_out() -> None:
+    """Back-pressure of a primary that hangs would stop what its copies read, two epochs later."""
+    assert silence("eager", heartbeat_s=1.0) < 0.25
+    assert silence("active", heartbeat_s=1.0) > 2.5
 
 
 def test_a_hybrid_standby_rises_and_stands_down() -> None:

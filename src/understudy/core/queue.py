@@ -16,6 +16,10 @@ from dataclasses import dataclass, field
 
 from understudy.core.acks import FINAL
 
+LEAD_MAX = 64
+"""Epochs by which a copy of a consumer may be ahead of its primary, as far as back-pressure goes. Fewer, and a primary
+that hangs would hold up its copies before it is found out; more, and a slow one would have that much kept for it."""
+
 
 @dataclass(slots=True)
 class Progress:
@@ -32,6 +36,12 @@ class Progress:
     """The newest generation of the consumer that has spoken. Where it begins depends on what the queue held then, so
     nothing that an older one still says may change that."""
     _given: int = -1
+    _copies: int = -1
+
+    @property
+    def taken(self) -> int:
+        """What it has of the stream as far as back-pressure goes: also what its copies have, if they count."""
+        return max(self.received, min(self._copies, self.received + LEAD_MAX))
 
     @property
     def given(self) -> int:
@@ -90,6 +100,7 @@ class OutputQueue:
             # What its predecessor had, and passed on, is gone with it.
             progress._given = progress.given
             progress.generation, progress.received, progress.levels = generation, progress.acked, {}
+            progress._copies = -1
         progress.near = near
         return True
 
@@ -98,6 +109,14 @@ class OutputQueue:
         progress = self.progress[consumer]
         if epoch - 1 > progress.received:
             progress.received = epoch - 1
+        return epoch < self.next
+
+    def ask(self, consumer: str, epoch: int) -> bool:
+        """A copy of a consumer wants ``epoch``, and what it makes of it is as good as what the primary makes. True when
+        it can be served now."""
+        progress = self.progress[consumer]
+        if epoch - 1 > progress._copies:
+            progress._copies = epoch - 1
         return epoch < self.next
 
     def ack(self, consumer: str, epoch: int, level: int = FINAL) -> int | None:
@@ -148,6 +167,7 @@ class OutputQueue:
         """Epochs produced that the slowest consumer has not taken yet: the measure of back-pressure."""
         slowest = self.next - 1
         for progress in self.progress.values():
-            if progress.received < slowest:
-                slowest = progress.received
+            taken = progress.taken
+            if taken < slowest:
+                slowest = taken
         return self.next - 1 - slowest

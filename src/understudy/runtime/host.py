@@ -359,6 +359,11 @@ class Host:
             return ()
         return (plan["primary"], *(plan["ready"] if self.topology.units[unit].policy.eager else ()))
 
+    def delivers_eagerly(self, consumer: str) -> bool:
+        """Whether copies of a consumer, a stage or a sink, send what they make as well."""
+        unit = self.topology.unit_of.get(consumer)
+        return unit is not None and self.topology.units[unit].policy.eager
+
     def peer(self, host: str) -> wire.Peer:
         with self.changed:
             address = self.hosts[host]

@@ -67,11 +67,14 @@ class Stream:
 
     def take(self, consumer: str, epoch: int, timeout_s: float, *, counts: bool = True) -> Answer:
         """Wait for ``epoch``. Returns (refusal, None) or (None, table). ``counts`` unless a copy of the consumer asks:
-        only its primary's requests say how far it is."""
+        only its primary's requests say how far it is. Where copies deliver as well, theirs lift back-pressure too."""
         deadline = time.monotonic() + timeout_s
+        eager = not counts and self.host.delivers_eagerly(consumer)
 
         def request() -> bool:
-            return self.queue.request(consumer, epoch) if counts else epoch < self.queue.next
+            if counts:
+                return self.queue.request(consumer, epoch)
+            return self.queue.ask(consumer, epoch) if eager else epoch < self.queue.next
 
         with self.host.changed:
             served = request()
@@ -117,8 +120,8 @@ class Inlet(threading.Thread):
         self.received = stage.start_epoch
         self.key = f"in:{stage.name}<{stream}"
         self._requests = ThreadPoolExecutor(max_workers=8, thread_name_prefix=self.name)
-        self._pending: dict[str, tuple[int, Future[Answer]]] = {}
-        """Producer -> the epoch that it was asked for, and its answer to come."""
+        self._pending: dict[tuple[str, bool], tuple[int, Future[Answer]]] = {}
+        """Producer, and whether it was asked for a primary -> the epoch, and its answer to come."""
 
     def run(self) -> None:
         try:
@@ -155,26 +158,29 @@ class Inlet(threading.Thread):
 
     def _fetch_while_current(self, producers: tuple[str, ...], epoch: int) -> Answer:
         """Ask all of them and take what comes first. One that has not answered an earlier request yet is not asked
-        again. Do not wait for producers that the plan has given up: one may be paused and never answer."""
+        again, unless this is a copy that has become primary: what it asked before did not count. Do not wait for
+        producers that the plan has given up: one may be paused and never answer."""
         stage, host = self.stage, self.host
         answers: dict[str, Answer] = {}
         while len(answers) < max(1, len(producers)):
+            primary = stage.primary
             for producer in producers:
-                if producer not in answers and producer not in self._pending:
+                if producer not in answers and (producer, primary) not in self._pending:
                     request = self._requests.submit(self._fetch, producer, epoch)
-                    self._pending[producer] = (epoch, request)
+                    self._pending[producer, primary] = (epoch, request)
                     request.add_done_callback(lambda _: host.wake())
             with host.changed:
                 host.changed.wait_for(
-                    lambda: any(r.done() for _, r in self._pending.values())
+                    lambda primary=primary: any(r.done() for _, r in self._pending.values())  # type: ignore[misc]
                     or stage.stopping
+                    or stage.primary != primary
                     or host.producers(self.stream, stage.unit) != producers
                 )
                 if stage.stopping or host.producers(self.stream, stage.unit) != producers or not producers:
                     return "elsewhere", None
-            for producer, (asked, request) in list(self._pending.items()):
+            for (producer, primary), (asked, request) in list(self._pending.items()):
                 if request.done():
-                    del self._pending[producer]
+                    del self._pending[producer, primary]
                     if asked == epoch and producer in producers:
                         answers[producer] = request.result()
             for answer in answers.values():

@@ -103,6 +103,9 @@ class Member:
                 return
             output.queue.request(consumer, epoch)
             self.acknowledged(stream, consumer, acks)
+        elif self.host.policies.of[unit].eager:
+            output.queue.ask(consumer, epoch)
+            self.lifted(stream)
         output.serve((consumer, sender), epoch, partial(self._answer, sender, unit, generation, consumer, stream))
 
     def _answer(
@@ -140,6 +143,9 @@ class Member:
 
     def acknowledged(self, stream: str, consumer: str, acks: Mapping[int, int]) -> None:
         raise NotImplementedError
+
+    def lifted(self, stream: str) -> None:
+        """Back-pressure may have been. A source sees it when it cuts its next epoch."""
 
     def where(self, stream: str, consumer: str, unit: str, generation: int, sender: str, newest: bool) -> None:
         """Where can a copy of ``consumer`` without state begin? At the oldest epoch that is kept for it, or at the

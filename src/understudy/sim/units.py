@@ -335,6 +335,9 @@ class Unit(Member):
         if not copy.stopped:
             self.acked(copy, consumer, acks)
 
+    def lifted(self, stream: str) -> None:
+        self.copies[stream].try_run()
+
     def acked(self, copy: Copy, consumer: str, acks: Mapping[int, int]) -> None:
         output, trimmed = copy.output, None
         if output.heard.get(consumer) is not acks:
