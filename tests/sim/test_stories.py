@@ -312,6 +312,30 @@ def test_impossible_conditions_are_refused(field: str, value: float) -> None:
         Conditions(**{field: value})  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("policy", ["sweeping", "individual", "synchronous", "hybrid"])
+def test_until_a_standby_is_known_the_primary_can_go_back_to_its_own_disk(policy: str) -> None:
+    """A unit without a standby gets one, and the coordinator dies before it hears that it has a version. Then the
+    primary's process dies, which is all that the next coordinator knows of, and returns."""
+    for ms in range(6, 20):
+        job = uniform(SHAPES["chain"], POLICIES[policy])
+        world = World(job, hosts=2, seed=1, conditions=Conditions(epochs=60))
+        world.engine.run(1.0)
+        plan = world.coordinator.failover.plan.units["a"]
+        leads, stands_by = world.hosts[primary(world, "a")], world.hosts[plan.standbys[0]]
+        stands_by.crash()
+        world.engine.run(2.0)
+        stands_by.restart()
+        world.engine.run(2.0 + ms / 1000)
+        world.coordinator.crash()
+        world.engine.run(2.5)
+        leads.crash()
+        world.coordinator.restart()
+        world.engine.run(3.0)
+        leads.restart()
+        finish(world, Saboteur(world, []))
+        assert judge(world) == [], f"{ms} ms"
+
+
 def test_a_fault_waits_until_the_job_has_settled() -> None:
     world = world_of(POLICIES["sweeping"])
     faults = [Fault("kill", 1.0, 0.2, 0), Fault("kill", 1.05, 0.2, 1)]

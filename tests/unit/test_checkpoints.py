@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import zipfile
 import zlib
 from pathlib import Path
@@ -364,6 +365,16 @@ def test_a_damaged_file_is_mended_from_its_twin(held: CheckpointStore, name: str
     assert CheckpointStore(held.folder).restore()[1] == []
 
 
+@pytest.mark.parametrize("folder", ["state", "twins"])
+def test_a_whole_folder_may_be_lost(held: CheckpointStore, folder: str) -> None:
+    shutil.rmtree(held.folder / folder)
+    restored, complaints = held.restore()
+    assert (restored or {})["epoch"] == 5 and content(held.state) == FILES
+    assert len(complaints) == (3 if folder == "state" else 0)
+    held.scrub()
+    assert content(twins(held)) == FILES
+
+
 def test_any_number_of_files_may_be_damaged_once(held: CheckpointStore) -> None:
     flip(held.state / "state" / "a")
     flip(held.state / "metadata")
@@ -381,7 +392,8 @@ def test_when_a_file_and_its_twin_are_damaged_nothing_is_left(held: CheckpointSt
         "(state/a does not match its hash, and its twin is damaged too)"
     ]
     assert content(held.state) == {"metadata": b"m"}, "only the file that an armed query may have written stays"
-    assert held.versions() == [] and CheckpointStore(held.folder).restore() == (None, [])
+    again, complaints_again = CheckpointStore(held.folder).restore()
+    assert again is None and len(complaints_again) == 1, "nobody may take it for a store that never held anything"
 
 
 TEXTS = [
@@ -427,8 +439,8 @@ def test_nothing_but_unreadable_manifests_is_nothing(held: CheckpointStore) -> N
     for kind in ("json", "twin"):
         manifest(held.folder, 5, kind).write_text("{")
     restored, complaints = CheckpointStore(held.folder).restore()
-    assert restored is None and held.versions() == []
-    assert len(complaints) == 1 and complaints[0].startswith("checkpoint of epoch 5 is damaged beyond repair (the mani")
+    assert restored is None and len(complaints) == 1
+    assert complaints[0].startswith("checkpoint of epoch 5 is damaged beyond repair (the manifest is damaged: ")
 
 
 def test_restoring_removes_what_came_after(store: CheckpointStore, primary: Primary) -> None:
@@ -547,6 +559,26 @@ def test_a_name_that_would_leave_the_store_is_refused(store: CheckpointStore, tm
 def test_nonsense_is_damage(store: CheckpointStore, body: bytes) -> None:
     with pytest.raises(CheckpointDamaged):
         store.paste({"zipped": 1, "drop": [], "manifest": {"epoch": 0}}, body)
+
+
+def test_a_version_whose_manifest_cannot_be_written_changes_nothing(held: CheckpointStore, primary: Primary) -> None:
+    (held.folder / "incoming" / "manifest").mkdir()
+    with pytest.raises(OSError):
+        primary.ship(6, {"metadata": b"m", "state/c": b"cc"})
+    (held.folder / "incoming" / "manifest").rmdir()
+    clone = held.clone(held.folder.parent / "clone")
+    for store in (clone, held):
+        restored, complaints = store.restore()
+        assert (restored or {})["epoch"] == 5 and complaints == [] and content(store.state) == FILES
+
+
+def test_an_older_version_that_comes_late_changes_nothing(held: CheckpointStore, primary: Primary) -> None:
+    primary.shipped = Shipped({})
+    primary.ship(4, {"metadata": b"m", "state/old": b"o"})
+    clone = held.clone(held.folder.parent / "clone")
+    for store in (clone, held):
+        restored, complaints = store.restore()
+        assert (restored or {})["epoch"] == 5 and complaints == [] and content(store.state) == FILES
 
 
 def test_a_disk_that_refuses_raises_oserror(store: CheckpointStore) -> None:

@@ -35,6 +35,8 @@ WARM_EPOCHS = 12
 """Epochs before anything is measured: by then every query has been compiled."""
 BEHIND_EPOCHS = 3
 """How far the sink may be behind the source while the chain keeps up: eight stages take that long."""
+PHASES = 6
+"""Checkpoints to wait for one whose middle is also the middle between two heartbeats."""
 EPOCHS_MEASURED = 8
 """At least: a busy machine may not manage as many in the time that is meant for it."""
 STAGES = 2 * len(gu_chain.UNITS)
@@ -73,8 +75,8 @@ SCALING: dict[str, str] = {
         "needed."
     ),
     "Arrivals": (
-        "At the sink, two subjobs downstream of the one that fails. One failure per point: half a checkpoint interval "
-        "after the last PE's checkpoint, then half a heartbeat interval after a heartbeat, for the mean that random "
+        "At the sink, two subjobs downstream of the one that fails. One failure per point: about half a checkpoint "
+        "interval after the last PE's checkpoint and half a heartbeat interval after a heartbeat, the mean that random "
         "failures scatter around. Figures 6 and 8 with the longest heartbeat interval: in the paper detection and "
         "redeployment, which do not depend on the checkpoint interval, take one to eight of them, and epochs are short."
     ),
@@ -332,10 +334,7 @@ class Bench:
         self.until(lambda: self.armed(VICTIM), 300, f"a standby of {VICTIM!r} that is ready")
         self.in_step()
         host = self.run.host_of(VICTIM)
-        if every_s:
-            self._await_checkpoint()
-            self.coordinator.wait(every_s / 2)
-        self._await_phase(host)
+        self._await_phase(host, every_s)
         self.events.clear()
         stopped_at = self.run.hosts.signal(host, signal.SIGSTOP)
         try:
@@ -373,12 +372,19 @@ class Bench:
         count = self.totals().spent[unit]["checkpoints"]
         self.until(lambda: self.totals().spent[unit]["checkpoints"] > count, 60, "another checkpoint")
 
-    def _await_phase(self, host: str) -> None:
-        """Until half of the time between two heartbeats of a host has passed."""
-        detector = self.coordinator.detector
-        while (left := detector.heard_at(host) + detector.interval_s / 2 - time.monotonic()) < 0:
-            time.sleep(detector.interval_s / 20)
-        time.sleep(left)
+    def _await_phase(self, host: str, every_s: float) -> None:
+        """Until half of the time between two checkpoints has passed, and half of that between two heartbeats of a host:
+        as nearly as both come together within some checkpoints."""
+        beat_s = self.coordinator.detector.interval_s
+        left_s = 0.0
+        for _ in range(PHASES):
+            if every_s:
+                self._await_checkpoint()
+                self.coordinator.wait(every_s / 2)
+            left_s = (self.coordinator.detector.heard_at(host) + beat_s / 2 - time.monotonic()) % beat_s
+            if not every_s or left_s < every_s / 6:
+                break
+        time.sleep(left_s)
 
     def armed(self, unit: str) -> bool:
         """The unit's standby holds its queries at the door, or runs them."""

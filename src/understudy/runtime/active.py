@@ -78,7 +78,7 @@ class ActiveStandbyStage:
         yet, or it has given up."""
         with self._lock:
             self._released = True
-            copy, self.copy = self.copy, None
+            copy = self.copy
             return None if copy is None or copy.stopping else copy
 
     def arm(self) -> wire.Reply | dict[str, Any]:

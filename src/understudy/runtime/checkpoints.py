@@ -230,11 +230,12 @@ class CheckpointStore:
                 data = target.read_bytes()
                 if len(data) != size or digest(data) != expected:
                     raise CheckpointDamaged(f"{name} arrived damaged")
-                twin, place = self._inside(self._twins, name), self._inside(self.state, name)
-                for path in (twin, place):
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                twin.write_bytes(data)
-                target.rename(place)
+                second = target.with_name(f"{target.name}.twin")
+                second.write_bytes(data)
+                for came, root in ((second, self._twins), (target, self.state)):
+                    place = self._inside(root, name)
+                    place.parent.mkdir(parents=True, exist_ok=True)
+                    came.rename(place)
                 self._staged[name] = (size, expected)
         if "manifest" not in header:
             return None
@@ -242,12 +243,11 @@ class CheckpointStore:
         files = {**before, **self._staged}
         if _sum(files) != header.get("sum"):
             raise CheckpointDamaged("this store lacks files that the version builds on")
-        self._files = files
-        return self._finish(header["manifest"])
+        return self._finish(header["manifest"], files)
 
-    def _finish(self, about: dict[str, Any]) -> int:
+    def _finish(self, about: dict[str, Any], files: dict[str, tuple[int, str]]) -> int:
         epoch = int(about["epoch"])
-        manifest = {**about, "files": self._files}
+        manifest = {**about, "files": files}
         text = json.dumps({**manifest, "digest": digest(json.dumps(manifest).encode())})
         temporary = self._incoming / "manifest"
         with open(temporary, "w") as file:
@@ -257,13 +257,14 @@ class CheckpointStore:
         temporary.rename(self._manifests / f"{epoch}.json")
         (self._manifests / f"{epoch}.twin").write_text(text)
         *stale, newest = self.versions()
-        if stale:
-            dropped = {name for v in stale for name in self._names(v)}
-            for name in dropped - self._names(newest) - set(self._files):
-                for root in (self.state, self._twins):
-                    self._inside(root, name).unlink(missing_ok=True)
-            for version in stale:
-                self._drop(version)
+        dropped = {name for v in stale for name in self._names(v)}
+        if newest == epoch:
+            self._files = files
+        for name in dropped - set(self._files):
+            for root in (self.state, self._twins):
+                self._inside(root, name).unlink(missing_ok=True)
+        for version in stale:
+            self._drop(version)
         return epoch
 
     def scrub(self) -> list[str]:
@@ -296,7 +297,6 @@ class CheckpointStore:
                     complaints += self._mend(name, self.state, self._twins)
             except (OSError, ValueError, CheckpointDamaged) as error:
                 complaints.append(f"checkpoint of epoch {version} is damaged beyond repair ({error})")
-                self._drop(version)
                 continue
             self._keep_only(set(manifest["files"]))
             return manifest, complaints
@@ -343,6 +343,7 @@ class CheckpointStore:
             raise CheckpointDamaged(f"{cause}, and its twin is damaged too")
         mended = self._incoming / "mended"
         shutil.copyfile(twin, mended)
+        here.parent.mkdir(parents=True, exist_ok=True)
         mended.rename(here)
         return [f"{cause}; mended from its twin"]
 

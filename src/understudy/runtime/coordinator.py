@@ -505,7 +505,7 @@ class Coordinator:
                 self._weigh(host, view)
             elif kind == "damaged":
                 self.say("damaged", header["text"], unit=unit, host=host)
-            elif kind == "gone":
+            elif kind == "gone" and generation == self.failover.plan.units[unit].generation:
                 what = f"needs epoch {header['epoch']} of {header['stream']!r}, which nobody has"
                 if header["stream"] is None:
                     what = "cannot be rebuilt: so are those that it reads, and nobody has what they sent it before"

@@ -360,7 +360,7 @@ class Host:
         return (plan["primary"], *(plan["ready"] if self.topology.units[unit].policy.eager else ()))
 
     def delivers_eagerly(self, consumer: str) -> bool:
-        """Whether copies of a consumer, a stage or a sink, send what they make as well."""
+        """Whether copies of a stage send what they make as well. Sinks have none."""
         unit = self.topology.unit_of.get(consumer)
         return unit is not None and self.topology.units[unit].policy.eager
 

@@ -166,10 +166,10 @@ class Keeper(threading.Thread):
         self._set_standbys(standbys)
 
     def _set_standbys(self, standbys: list[tuple[str, int]]) -> None:
-        """Host and since when, of each. Where a stage is checkpointed and nobody is its standby, this host's own disk
-        is better than nothing."""
-        if not standbys and self.policy.recovery == "standby" and not self.policy.standby_runs:
-            standbys = [(self.host.name, -1)]
+        """Host and since when, of each; this host itself where its own disk counts as well, if anything is kept on
+        disks at all."""
+        if self.policy.recovery != "standby" or self.policy.standby_runs:
+            standbys = [standby for standby in standbys if standby[0] != self.host.name]
         with self.host.changed:
             keys = self._shippers.aim(standbys)
             if keys != self._standbys:

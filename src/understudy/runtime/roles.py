@@ -84,6 +84,8 @@ class Roles:
         """Copies that rose are promoted all together or not at all: one stage reads what another has sent."""
         mine = [self.host.stages.get(stage) for stage in self.host.topology.units[unit].stages]
         risen = [stage for stage in mine if isinstance(stage, StandbyStage) and stage.copy is not None]
+        for stage in risen:
+            stage.close()
         if not all(stage.copy_serves() for stage in risen):
             for stage in risen:
                 stage.stand_down()
@@ -126,9 +128,12 @@ class Roles:
                 kept.append(stage)
         if kept:
             turn = wanted["turn"]
-            wants = [(self.host.topology.units[unit].policy, _standing(wanted), None)]
+            # Until the coordinator knows of a standby's version, this host's own disk is what to go back to.
+            own = [(self.host.name, -1)]
+            standbys = _standing(wanted) + ([] if wanted["ready"] else own)
+            wants = [(self.host.topology.units[unit].policy, standbys, None)]
             if turn is not None:
-                wants.append((parse(turn["policy"]), _standing(turn), turn["serial"]))
+                wants.append((parse(turn["policy"]), _standing(turn) or own, turn["serial"]))
             self._keep(unit, kept, wants)
         if wanted["ready"]:
             for stage in stages:
@@ -244,7 +249,8 @@ class Roles:
                 if start == "replay" and not gap:
                     where["row"] = row
                     if not row.promised:
-                        self.host.report("gone", stage=stage, unit=unit, epoch=base - 1, stream=None)
+                        about = {"unit": unit, "generation": generation, "epoch": base - 1, "stream": None}
+                        self.host.report("gone", stage=stage, **about)
                         return
             else:
                 where = {"start_epoch": -1, "base": 0}

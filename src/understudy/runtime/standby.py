@@ -324,9 +324,11 @@ class StandbyStage:
             if self.copy is not None or not self.store.versions():
                 return
             query.abandon()
-            manifest, _ = self.store.restore()
+            manifest, complaints = self.store.restore()
+            for complaint in complaints:
+                self._complain(complaint)
             if manifest is None:
-                return  # all that it held is damaged; a takeover will say so
+                return  # what it held is damaged; a takeover will fail
             held = self.store.clone(self.folder / f"held-{time.time_ns()}")
             self.store.forget()
             self.copy = RunningStage(
@@ -349,6 +351,11 @@ class StandbyStage:
         version lacks, which got newer while the primary lived on."""
         copy = self.copy
         return copy is not None and not copy.stopping and copy.committed >= max(self.store.versions(), default=-1)
+
+    def close(self) -> None:
+        """Take no more checkpoints: what is held is judged, and must not change meanwhile."""
+        with self.query.lock:
+            self._released = True
 
     def stand_down(self) -> None:
         """The primary is well: hold checkpoints again, as before."""
@@ -379,7 +386,7 @@ class StandbyStage:
     def take_copy(self) -> RunningStage | None:
         """Stop being a standby that has risen. Returns the copy, which is the caller's to promote; None when there is
         none: then what is held is taken over instead."""
-        copy, self.copy = self.copy, None
+        copy = self.copy
         if copy is not None:
             with self.query.lock:
                 self._released = True

@@ -91,7 +91,9 @@ class Stream:
         table = None if missing else self.host.payloads.get(self.key, epoch)
         if table is None:
             table = self.owner.regenerate(epoch)
-        return ("gone", None) if table is None else (None, table)
+        if table is None:
+            return ("elsewhere" if self.owner.stopping else "gone"), None
+        return None, table
 
     owner: Any = None
 
@@ -148,7 +150,10 @@ class Inlet(threading.Thread):
                 return
             elif refusal == "gone":
                 if stage.primary:
-                    host.report("gone", stage=stage.name, unit=stage.unit, epoch=self.received + 1, stream=self.stream)
+                    host.report(
+                        "gone", stage=stage.name, unit=stage.unit, generation=stage.generation,
+                        epoch=self.received + 1, stream=self.stream,
+                    )  # fmt: skip
                 else:
                     stage.give_up(f"epoch {self.received + 1} of {self.stream} is gone")
                 return
@@ -178,9 +183,10 @@ class Inlet(threading.Thread):
                 )
                 if stage.stopping or host.producers(self.stream, stage.unit) != producers or not producers:
                     return "elsewhere", None
-            for (producer, primary), (asked, request) in list(self._pending.items()):
+            for key, (asked, request) in list(self._pending.items()):
                 if request.done():
-                    del self._pending[producer, primary]
+                    del self._pending[key]
+                    producer = key[0]
                     if asked == epoch and producer in producers:
                         answers[producer] = request.result()
             for answer in answers.values():
@@ -190,11 +196,13 @@ class Inlet(threading.Thread):
 
     def _fetch(self, producer: str, epoch: int) -> Answer:
         stage, host = self.stage, self.host
+        with host.changed:
+            primary, generation = stage.primary, stage.generation
         if producer == host.name:
             stream = host.output(self.stream)
-            if stream is None or (stage.primary and not stream.hears(stage.name, stage.generation, near=True)):
+            if stream is None or (primary and not stream.hears(stage.name, generation, near=True)):
                 return "elsewhere", None
-            return stream.take(stage.name, epoch, 1.0, counts=stage.primary)
+            return stream.take(stage.name, epoch, 1.0, counts=primary)
         request = {
             "get": "epoch",
             "stream": self.stream,
@@ -202,16 +210,18 @@ class Inlet(threading.Thread):
             "consumer": stage.name,
             "host": host.name,
             "unit": stage.unit,
-            "generation": stage.generation,
+            "generation": generation,
             "acks": list(stage.acks(self.stream).items()),
-            "counts": stage.primary,
+            "counts": primary,
         }
-        wanted = stage.primary and producer == host.primary_of_stream(self.stream)
+        wanted = primary and producer == host.primary_of_stream(self.stream)
         try:
             category = "data" if wanted else "duplicate"
             reply, table = host.peer(producer).get(request, category=category, timeout_s=POLL_S + 10)
         except (flight.FlightError, pa.ArrowException, OSError):
             return "unreachable", None
+        if reply.refused == "fenced" and not (primary and generation == stage.generation):
+            return "elsewhere", None  # a plan is on its way that says what has become of this copy
         return reply.refused, (None if reply.refused else table)
 
 

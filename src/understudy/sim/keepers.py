@@ -52,15 +52,16 @@ class Keeper:
         return self.policy == policy or (self.policy.standby_runs and policy.standby_runs)
 
     def agree(self, policy: Policy, standbys: failover.Standbys) -> None:
-        """A new plan has come. Where the unit is checkpointed and nobody is its standby, this host's own disk is better
-        than nothing."""
+        """A new plan has come. Where the unit is checkpointed, and until the coordinator knows of a standby's version,
+        this host's own disk is what to go back to."""
         self.policy = policy
         serial = standbys.serial if isinstance(standbys, failover.Turn) and self.levels else None
         if serial != self._serial:
             self._serial = self._turn = serial
             self._perhaps_turned()
         self.placed()
-        if self.targets.aim(standbys, own=policy.recovery == "standby" and not policy.standby_runs):
+        counts = standbys.standbys if isinstance(standbys, failover.Turn) else standbys.ready
+        if self.targets.aim(standbys, own=not counts and policy.recovery == "standby" and not policy.standby_runs):
             at = self.targets.at
             self._held_by = {key: self._held_by.get(key, set()) for key in at}
             self._captures = {pair: t for pair, t in self._captures.items() if pair[1] in at}

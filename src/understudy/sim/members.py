@@ -26,11 +26,11 @@ class Targets:
         self._reported: set[str] = set()
 
     def aim(self, some: failover.Standbys, *, own: bool = False) -> bool:
-        """Take over the plan's standbys; where there are none and ``own``, this host's own disk. True when they changed
-        since the last time, or there was none."""
+        """Take over the plan's standbys and, if ``own``, this host's own disk. True when they changed since the last
+        time, or there was none."""
         found = {standby_key(h, s): (h, s) for h, s in zip(some.standbys, some.since, strict=True)}
-        if not found and own:
-            found = {standby_key(self.member.host.name, -1): (self.member.host.name, -1)}
+        if own:
+            found[standby_key(self.member.host.name, -1)] = (self.member.host.name, -1)
         changed, self.at, self._aimed = not self._aimed or found != self.at, found, True
         return changed
 
