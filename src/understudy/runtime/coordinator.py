@@ -32,6 +32,8 @@ from understudy.runtime import profile, wire
 from understudy.runtime.journal import Journal, plan_in
 
 UNLIMITED = 1 << 62
+CONNECTIONS = 3
+"""How often in a row a host's connection may break, without a pulse in between, while the host still listens."""
 OPENING_S = 1.0
 """Time between further epochs while a drill waits for its standbys."""
 
@@ -311,33 +313,28 @@ class Coordinator:
         threading.Thread(target=self._follow, args=(host, address, joined), name=f"watch {host}", daemon=True).start()
 
     def _follow(self, host: str, address: str, joined: bool) -> None:
-        """Read a host's pulses until its connection breaks."""
+        """Read a host's pulses until its connection breaks. It is made again if the host still listens: a connection
+        can be lost on the way, too."""
         peer = self._peer(address)
-        reason = "the connection broke"
-        try:
-            self._send_job(peer)
-            first = True
-            for message in peer.stream({"get": "pulse", "interval_s": self.config.heartbeat_s}):
-                if self._closed:
-                    return
-                with self.changed:
-                    self.pulses[host] = json.loads(message)
-                    event = detection.Connected(host) if first else detection.Beat(host)
-                    news = self.detector.handle(event, time.monotonic())
-                    if first and joined:
-                        self.evidence.joined(host, time.monotonic())
-                        self._handle(failover.HostJoined(host, self._unit_holds(host)))
-                    elif first and host in self.failover.alive:
-                        self._publish(self.failover.plan, only=host)
-                    if news or first:
-                        self._weigh(OWNER, self.detector.view())
-                    first = False
-                    self.changed.notify_all()
-        except (flight.FlightError, OSError, ValueError) as error:
-            if isinstance(error, ValueError):
+        reason, first, broken = "the connection broke", True, 0
+        while not self._closed:
+            try:
+                self._send_job(peer)
+                for message in peer.stream({"get": "pulse", "interval_s": self.config.heartbeat_s}):
+                    if self._closed:
+                        return
+                    self._on_pulse(host, json.loads(message), first=first, joined=first and joined)
+                    first, broken = False, 0
+            except ValueError as error:
                 reason = f"it sent nonsense ({error})"
-        finally:
-            peer.close()
+                break
+            except (flight.FlightError, OSError):
+                pass
+            finally:
+                peer.close()
+            broken += 1
+            if broken == CONNECTIONS or not wire.listens(address):
+                break
         with self.changed:
             self._watching.discard(host)
             if self._closed or self.hosts.get(host) != address:
@@ -346,6 +343,20 @@ class Coordinator:
                 self.detector.handle(detection.Connected(host), time.monotonic())  # it was never heard at all
                 self.detector.handle(detection.Broken(host, reason), time.monotonic())
             self._weigh(OWNER, self.detector.view())
+
+    def _on_pulse(self, host: str, pulse: Any, *, first: bool, joined: bool) -> None:
+        with self.changed:
+            self.pulses[host] = pulse
+            event = detection.Connected(host) if first else detection.Beat(host)
+            news = self.detector.handle(event, time.monotonic())
+            if joined:
+                self.evidence.joined(host, time.monotonic())
+                self._handle(failover.HostJoined(host, self._unit_holds(host)))
+            elif first and host in self.failover.alive:
+                self._publish(self.failover.plan, only=host)
+            if news or first:
+                self._weigh(OWNER, self.detector.view())
+            self.changed.notify_all()
 
     def _send_job(self, peer: wire.Peer) -> None:
         file = self.config.job_file

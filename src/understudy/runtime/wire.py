@@ -103,6 +103,16 @@ def _unpack(message: bytes) -> tuple[dict[str, Any], bytes]:
 # -- client -------------------------------------------------------------------------------------------------------
 
 
+def listens(address: str, timeout_s: float = 0.2) -> bool:
+    """Whether a process is there: a dead one's system refuses the connection at once."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout_s).close()
+    except OSError:
+        return False
+    return True
+
+
 class Peer:
     """Another process, by address. Connects when first used; safe to use from several threads."""
 
