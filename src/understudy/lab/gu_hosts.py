@@ -9,6 +9,7 @@ loses its power; afterwards it is let go on, finds itself replaced, and becomes 
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import signal
 import time
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from understudy.cli import FAST_START
+from understudy.core.costs import SNAPSHOT_EPOCHS
 from understudy.core.policies import ActiveStandby, PassiveStandby, Policy, none
 from understudy.core.policies.spelling import spell
 from understudy.drill import copies_in_step
@@ -66,8 +68,8 @@ SCALING: dict[str, str] = {
     "Selectivity": "1, and the 20 rows of the state, which every stage adds to its output.",
     "What is counted": (
         "Bodies and headers of messages. Figures 2 and 3: checkpoints of all stages, in bytes; totals scaled to 100 s. "
-        "Figure 4: from the first order, to pause or to capture, "
-        "until the checkpoint is safe at the standby. Figure 5: what the second subjob sends to the third, and its "
+        "Figure 4: from the order to capture until the checkpoint is safe at the standby; of synchronous ones from the "
+        "order to pause until the stages go on. Figure 5: what the second subjob sends to the third, and its "
         "checkpoints, per epoch."
     ),
     "Redeployment": (
@@ -96,8 +98,8 @@ class Measuring:
     """For Figure 5, where what is on its way at the ends must not count for much."""
 
 
-FULL = Measuring((3, 9, 15), (3000, 1500, 6000), (1.0, 2.0, 4.0), measure_s=40.0, bytes_s=90.0)
-QUICK = Measuring((3, 9), (3000,), (1.0, 4.0), measure_s=24.0, bytes_s=60.0)
+FULL = Measuring((3, 9, 15), (3000, 1500, 6000), (1.0, 2.0, 4.0), measure_s=60.0, bytes_s=90.0)
+QUICK = Measuring((3, 9), (3000,), (1.0, 4.0), measure_s=30.0, bytes_s=60.0)
 
 Point = tuple[str, str, float]
 """Figure, series and x."""
@@ -138,7 +140,9 @@ def plan(measuring: Measuring) -> list[Experiment]:
             name: str, policies: list[Policy], points: list[Point], every_s: float = 0.0, rate: int = rate, **more: Any
         ) -> None:
             least_s = measuring.bytes_s if any(figure == "5" for figure, _, _ in points) else measuring.measure_s
-            about = {"heartbeat_s": beat, "measure_s": max(least_s, 4 * every_s), **more}
+            # As many epochs as Spark writes a snapshot of its state after, or a multiple of it.
+            rounds = math.ceil(max(least_s, 4 * every_s) / (SNAPSHOT_EPOCHS * EPOCH_S))
+            about = {"heartbeat_s": beat, "measure_s": rounds * SNAPSHOT_EPOCHS * EPOCH_S, **more}
             settle_s = max(3 * every_s, 2 * EPOCH_S)
             found.append(Experiment(f"{name}, {rate}/s", rate, tuple(policies), settle_s=settle_s,
                                     points=tuple(points), **about))  # fmt: skip

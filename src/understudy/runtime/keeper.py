@@ -128,8 +128,8 @@ class Keeper(threading.Thread):
         self.newest: dict[str, int] = {}
         """Stage -> its newest checkpoint that is safe somewhere."""
         self.spent: Counter[str] = Counter()
-        """What checkpoints have cost: how many, their bytes, and their seconds from the first order (to pause, else to
-        capture) to safety."""
+        """What checkpoints have cost: how many, their bytes, and their seconds: from the order to capture until it is safe
+        or, where the stage stands still for it, from the order to pause until it goes on."""
         self.over = False
         self._serial: int | None = None
         self._turn: int | None = None
@@ -137,6 +137,8 @@ class Keeper(threading.Thread):
         reported."""
         self._paused: dict[str, float] = {}
         """Stage -> since when, of those that were told to pause."""
+        self._captured: set[str] = set()
+        """Those of them that have been captured since."""
         self._begun = {name: stage.committed for name, stage in self.stages.items()}
         self._shippers = Shippers(self.stages.values())
         self._standbys: tuple[str, ...] | None = None
@@ -257,14 +259,17 @@ class Keeper(threading.Thread):
                 if stage.granted == stage.committed:
                     self.handle(base.Paused(stage.name))
             else:
-                self._paused.pop(stage.name, None)
+                since = self._paused.pop(stage.name, None)
+                if since is not None and stage.name in self._captured:
+                    self._captured.remove(stage.name)
+                    self.spent.update({"seconds": time.monotonic() - since})
             self.host.changed.notify_all()
 
     def _capture(self, order: base.Capture) -> None:
         stage, shipper = self.stages[order.stage], self._shippers.to(order.standby, order.stage)
         if shipper is None:
             return
-        begin = self._paused.get(order.stage, time.monotonic())
+        begin = time.monotonic()
         try:
             needed = files_of_version(stage.state, order.epoch - stage.base)
             if order.queue:
@@ -280,7 +285,11 @@ class Keeper(threading.Thread):
         with self.host.changed:
             if failure is None:
                 self.newest[stage.name] = max(order.epoch, self.newest.get(stage.name, -1))
-                self.spent.update({"checkpoints": 1, "seconds": time.monotonic() - begin})
+                self.spent.update({"checkpoints": 1})
+                if order.stage in self._paused:
+                    self._captured.add(order.stage)
+                else:
+                    self.spent.update({"seconds": time.monotonic() - begin})
                 self.handle(base.Pasted(order.stage, order.standby, order.epoch))
             else:
                 lost = failure.startswith("disk")
