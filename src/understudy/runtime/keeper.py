@@ -128,8 +128,8 @@ class Keeper(threading.Thread):
         self.newest: dict[str, int] = {}
         """Stage -> its newest checkpoint that is safe somewhere."""
         self.spent: Counter[str] = Counter()
-        """What checkpoints have cost: how many, their bytes, and their seconds: from the order to capture until it is safe
-        or, where the stage stands still for it, from the order to pause until it goes on."""
+        """What checkpoints have cost: how many, their bytes, and their seconds: from the order to capture until it is
+        safe or, where the stage stands still for it, from the order to pause until it goes on."""
         self.over = False
         self._serial: int | None = None
         self._turn: int | None = None
