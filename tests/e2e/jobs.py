@@ -100,13 +100,18 @@ EACH_ITS_OWN = (
     + """
 positions = job.source("positions", us.sources.rate(rows_per_second=2000, keys=50), host="h1", standbys=["h2"])
 
-@job.stage(positions, host="h2", standbys=["h1"], ha=us.ActiveStandby(delivery="eager"))
-def moving(positions):
-    return positions.where("speed > 1")
+with job.unit("moving", ha=us.ActiveStandby(delivery="eager")):
+    @job.stage(positions, host="h2", standbys=["h1"])
+    def moves(positions):
+        return positions.where("speed > 1")
 
-@job.stage(moving, host="h3", standbys=["h4"], ha=us.Hybrid())
-def speeds(moving):
-    return moving.groupBy("road").agg(F.avg("speed").alias("mean"), F.count("*").alias("cars"))
+    @job.stage(moves)
+    def kept(moves):
+        return moves.where("road < 40")
+
+@job.stage(kept, host="h3", standbys=["h4"], ha=us.Hybrid())
+def speeds(kept):
+    return kept.groupBy("road").agg(F.avg("speed").alias("mean"), F.count("*").alias("cars"))
 
 with job.unit("pair", ha=us.PassiveStandby("synchronous", every="900ms", standbys=2)):
     @job.stage(speeds, host="h4", standbys=["h1"])

@@ -17,8 +17,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 
 def test_each_stage_under_its_own_policy(tmp_path: Path) -> None:
-    """Eager active standby, hybrid, two standbys and synchronous checkpoints of two stages at once, in one job: a pause
-    that is only suspected, and then two hosts killed at the same moment."""
+    """Eager active standby of two stages, hybrid, two standbys and synchronous checkpoints of two stages at once, in
+    one job: a pause that is only suspected, and then two hosts killed at the same moment."""
     job = write_job(tmp_path, EACH_ITS_OWN, sink=tmp_path / "out")
     with Drill(job, tmp_path / "drill", hosts=4, settings=FAST_START, heartbeat_misses=12) as drill:
         drill.settle(4)
