@@ -13,7 +13,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from rich.console import Console
 
 import understudy as us
 from understudy.cli import FAST_START, interrupt_on_sigterm
+from understudy.core.policies import parse
 from understudy.drill import Drill, sentence
 from understudy.errors import HostsUnavailable
 from understudy.runtime.cluster import signal_tree
@@ -126,6 +128,17 @@ POLICIES = {
 PAUSE_S = 5.0
 
 
+@contextmanager
+def _environment(**values: str) -> Iterator[None]:
+    """What a job file reads from the environment, here and on the hosts."""
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name in values:
+            del os.environ[name]
+
+
 def matrix(policy: str) -> Callable[[Path, str], list[dict[str, Any]]]:
     """One policy under every harm: both neighbours killed at once, the primary paused and returned, its standby killed,
     the primary killed. All in one run, unless the first is more than the policy promises, and ends it."""
@@ -135,9 +148,8 @@ def matrix(policy: str) -> Callable[[Path, str], list[dict[str, Any]]]:
         within = "precise" if promised.protected else "gap"
         beyond = promised.recovery == "replay" and promised.tolerates == 1
         hosts = 4 if promised.tolerates > 1 else 3
-        os.environ["MATRIX_POLICY"] = POLICIES[policy]
         found: list[dict[str, Any]] = []
-        try:
+        with _environment(MATRIX_POLICY=POLICIES[policy]):
             if beyond:
                 with Drill(JOBS / "matrix.py", out, hosts=hosts, name=name, settings=FAST_START) as drill:
                     drill.settle()
@@ -160,8 +172,6 @@ def matrix(policy: str) -> Callable[[Path, str], list[dict[str, Any]]]:
                 drill.signal("speeds")
                 drill.epochs(8)
                 return [*found, *drill.judge_legs()]
-        finally:
-            del os.environ["MATRIX_POLICY"]
 
     run.__doc__ = f"{POLICIES[policy]} under every harm."
     return run
@@ -189,6 +199,43 @@ def _too_many(drill: Drill, name: str, policy: str) -> list[dict[str, Any]]:
     return drill.judge_legs()
 
 
+CHANGES = (
+    "passive-standby individual", "active-standby", "upstream-backup", "active-standby delivery=eager", "hybrid",
+    "none", "passive-standby synchronous", "upstream-backup k=2", "active-standby copies=3", "passive-standby",
+)  # fmt: skip
+"""What a unit goes through one after the other; its neighbour goes the other way round."""
+
+
+def switching(out: Path, name: str) -> list[dict[str, Any]]:
+    """Policies changed 20 times under load, with a SIGKILL in the middle of a change and one between two."""
+    walks = {"moving": CHANGES, "speeds": (*reversed(CHANGES[:-1]), CHANGES[-1])}
+    changes = [(unit, parse(walk[number])) for number in range(len(CHANGES)) for unit, walk in walks.items()]
+    with (
+        _environment(MATRIX_ROWS_PER_S="30000"),
+        Drill(JOBS / "matrix.py", out, hosts=4, name=name, settings=FAST_START) as drill,
+    ):
+        drill.settle()
+        for number, (unit, policy) in enumerate(changes, 1):
+            said = drill.coordinator.switch(unit, policy)
+            console.print(f"  {number}: {said}", style="dim", highlight=False, markup=False)
+            if number == 7:
+                _kill_and_restart(drill, unit, f"{name}: killed in the middle of change 7")
+            drill.turned(unit)
+            drill.epochs(2)
+            if number == 14:
+                drill.settle(2)
+                _kill_and_restart(drill, unit, f"{name}: killed after change 14")
+        drill.epochs(8)
+        return [{**result, "changes": len(changes)} for result in drill.judge_legs()]
+
+
+def _kill_and_restart(drill: Drill, stage: str, leg: str) -> None:
+    drill.leg(leg)
+    drill.signal(stage)
+    drill.epochs(2)
+    drill.restart()
+
+
 DRILLS: dict[str, Callable[[Path, str], dict[str, Any] | list[dict[str, Any]]]] = {
     "stateful-host": stateful_host,
     "middle-of-chain": middle_of_chain,
@@ -196,6 +243,7 @@ DRILLS: dict[str, Callable[[Path, str], dict[str, Any] | list[dict[str, Any]]]] 
     "standby-then-primary": standby_then_primary,
     "paused-primary": paused_primary,
     "coordinator-away": coordinator_away,
+    "switching": switching,
     **{policy: matrix(policy) for policy in POLICIES},
 }
 

@@ -26,15 +26,19 @@ job.sink(rows, us.sinks.console())
 
 
 class Answering:
-    """Sends pulses. Every connection in ``lives`` breaks after that many; the ones after them last."""
+    """Sends pulses. Every connection in ``lives`` breaks after that many; the ones after them last. It is whatever
+    process is asked for until ``process`` is set."""
 
     def __init__(self, lives: list[int]) -> None:
         self.lives, self.connections, self.over = lives, 0, False
+        self.process: str | None = None
         calls = {"job": lambda header, body: {}, "plan": lambda header, body: {}}
         service = Service(calls=calls, gets={"pulse": self.pulse})
         self.server = Server("127.0.0.1:0", "token", service)
 
     def pulse(self, request: dict[str, Any]) -> flight.FlightDataStream:
+        if self.process not in (None, request["process"]):
+            raise flight.FlightUnavailableError("another process")
         life = self.lives[self.connections] if self.connections < len(self.lives) else 1 << 30
         self.connections += 1
         empty = pa.record_batch([pa.array([], pa.int8())], schema=BEAT)
@@ -63,8 +67,8 @@ def coordinator(tmp_path: Path) -> Iterator[Coordinator]:
     found.close(exit_hosts=False)
 
 
-def join(coordinator: Coordinator, host: Answering) -> None:
-    about = {"host": "h1", "address": host.server.address, "process": "p1", "pid": 1, "holds": {}}
+def join(coordinator: Coordinator, host: Answering, process: str = "p1") -> None:
+    about = {"host": "h1", "address": host.server.address, "process": process, "pid": 1, "holds": {}}
     assert not Peer(coordinator.address, "token").call("join", about).refused
     wait_for(lambda: "h1" in coordinator.failover.alive, 10, "a host")
 
@@ -84,6 +88,17 @@ def test_a_host_that_cannot_be_spoken_to_is_lost(coordinator: Coordinator) -> No
     join(coordinator, host)
     wait_for(lambda: "h1" not in coordinator.failover.alive, 10, "its loss")
     assert host.connections == CONNECTIONS, "the one that broke after a pulse is the first of them"
+    host.stop()
+
+
+def test_another_process_at_the_same_address_is_another_host(coordinator: Coordinator) -> None:
+    """One that was restarted while the network was down must not be taken for its predecessor."""
+    host = Answering([20])
+    join(coordinator, host)
+    host.process = "p2"
+    wait_for(lambda: "h1" not in coordinator.failover.alive, 10, "the loss of the first")
+    join(coordinator, host, "p2")
+    assert coordinator.processes["h1"] == "p2"
     host.stop()
 
 

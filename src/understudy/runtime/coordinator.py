@@ -316,11 +316,12 @@ class Coordinator:
         """Read a host's pulses until its connection breaks. It is made again if the host still listens: a connection
         can be lost on the way, too."""
         peer = self._peer(address)
+        request = {"get": "pulse", "interval_s": self.config.heartbeat_s, "process": self.processes[host]}
         reason, first, broken = "the connection broke", True, 0
         while not self._closed:
             try:
                 self._send_job(peer)
-                for message in peer.stream({"get": "pulse", "interval_s": self.config.heartbeat_s}):
+                for message in peer.stream(request):
                     if self._closed:
                         return
                     self._on_pulse(host, json.loads(message), first=first, joined=first and joined)

@@ -241,6 +241,8 @@ class Host:
         beat = pa.record_batch([pa.array([], pa.int8())], schema=schema)
         interval_s = float(request["interval_s"])
 
+        if request["process"] != self._process:
+            raise flight.FlightUnavailableError("this process took the place of the one that is asked for")
         if request.get("monitor"):  # a host that watches this one does not make up for a coordinator
             return flight.GeneratorStream(schema, self._monitor_beats(beat, interval_s))
 

@@ -72,8 +72,11 @@ class MonitorRole:
         while watched():
             config = self.host.config
             peer = wire.Peer(self.host.hosts[host], config.token, self.host.meter, config.tls)
+            request = {
+                "get": "pulse", "interval_s": self._interval_s, "process": process, "monitor": self.host.name,
+            }  # fmt: skip
             try:
-                for _ in peer.stream({"get": "pulse", "interval_s": self._interval_s, "monitor": self.host.name}):
+                for _ in peer.stream(request):
                     with self._changed:
                         if not watched():
                             return
