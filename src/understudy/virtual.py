@@ -277,6 +277,9 @@ def gu(
     console.print(f"{found['runs']:,} results, {found['seconds']:.0f} s; {found['page']}", highlight=False)
     if found["not_measured"]:
         raise DrillFailed(f"could not be measured: {'; '.join(found['not_measured'])}")
+    opposed = [v["name"] for v in missed if v.get("agrees") is False]
+    if opposed:
+        raise DrillFailed(f"measured otherwise than simulated: {'; '.join(opposed)}")
     unexplained = [f"{v['name']}, {v['found']}" for v in missed if not v.get("why")]
     if unexplained:
         raise DrillFailed(f"not as in the paper, and no reason known: {'; '.join(unexplained)}")

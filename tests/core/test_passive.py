@@ -1,4 +1,5 @@
-"""Passive standby, sweeping and individual: scripts. The table of all pairs and the oracle have files of their own."""
+"""Passive standby, sweeping: scripts. The table of all pairs and the oracle have files of their own, as have the two
+timings with pauses."""
 
 from __future__ import annotations
 
@@ -18,22 +19,18 @@ from understudy.core.policies.base import (
     StageRole,
     Tick,
 )
-from understudy.core.policies.passive import RETRY_S, Separate, Synchronous
+from understudy.core.policies.passive import RETRY_S, Individual, Sweeping, Synchronous
 
 PRESENT, ABSENT = standbys("b"), standbys()
 LOST, FAILED = CaptureFailed("s", "b", lost_standby=True), CaptureFailed("s", "b", lost_standby=False)
 
 
-def inner(start: int = -1, *, every_s: float = 10.0) -> Separate:
-    return Separate([StageRole("s", start, ("in",), last=False)], every_s=every_s, sweeping=True)
+def inner(start: int = -1, *, every_s: float = 10.0) -> Sweeping:
+    return Sweeping([StageRole("s", start, ("in",), last=False)], every_s=every_s)
 
 
-def last(start: int = -1, *, every_s: float = 10.0) -> Separate:
-    return Separate([StageRole("s", start, ("in",), last=True)], every_s=every_s, sweeping=True)
-
-
-def individual(start: int = -1) -> Separate:
-    return Separate([StageRole("s", start, ("in",), last=False)], every_s=10.0, sweeping=False)
+def last(start: int = -1, *, every_s: float = 10.0) -> Sweeping:
+    return Sweeping([StageRole("s", start, ("in",), last=True)], every_s=every_s)
 
 
 def committed(epoch: int) -> Committed:
@@ -52,7 +49,7 @@ def ack(epoch: int) -> AckUpstream:
     return AckUpstream("s", epoch)
 
 
-def done(machine: Separate, epoch: int, now: float = 0.0) -> list[Effect]:
+def done(machine: Sweeping, epoch: int, now: float = 0.0) -> list[Effect]:
     """The epoch is committed, acknowledged by every consumer, and known to be."""
     return machine.handle(committed(epoch), now) + machine.handle(trimmed(epoch), now)
 
@@ -249,7 +246,7 @@ def test_a_failed_capture_of_the_last_stage_is_tried_again_after_a_pause() -> No
 
 
 @pytest.mark.parametrize("make", [inner, last])
-def test_a_failed_capture_is_tried_again_without_a_newer_epoch(make: type[Separate]) -> None:
+def test_a_failed_capture_is_tried_again_without_a_newer_epoch(make: type[Sweeping]) -> None:
     machine = make(every_s=0.5)
     play(machine, (0, PRESENT, [capture(-1)]), (0, pasted(-1), []))
     assert done(machine, 0, now=1.0) == [capture(0)]
@@ -319,7 +316,7 @@ def test_one_more_standby_holds_back_acks_until_it_has_a_version() -> None:
 
 def test_stages_of_a_unit_are_captured_each_on_its_own() -> None:
     roles = [StageRole("a", 3, ("in",), last=False), StageRole("z", 3, ("a",), last=True)]
-    machine = Separate(roles, every_s=10.0, sweeping=True)
+    machine = Sweeping(roles, every_s=10.0)
     play(
         machine,
         (0, standbys("b"), [Capture("a", "b", 3, False), Capture("z", "b", 3, False)]),
@@ -337,38 +334,15 @@ def test_stages_of_a_unit_are_captured_each_on_its_own() -> None:
     play(machine, (6, standbys(), [AckUpstream("a", 4), AckUpstream("z", 4)]))
 
 
-def test_individual_checkpoints_go_by_a_timer_and_carry_the_output_queue() -> None:
-    """Gu et al. 2009, Section 3.1: in the individual approach each PE is checkpointed independently by a timer, and
-    its output queue must be included."""
-    machine = individual()
-    carried = [Capture("s", "b", epoch, queue=True) for epoch in (-1, 4, 6)]
-    play(
-        machine,
-        (0, PRESENT, [carried[0]]),
-        (1, pasted(-1), []),
-        (2, committed(4), []),  # not trimmed by anybody: the queue goes with it
-        (9, Tick(), []),
-        (10, Tick(), [carried[1]]),
-        (11, pasted(4), [ack(4)]),
-        (12, trimmed(2), []),  # a trim is no reason for a checkpoint
-        (20, committed(6), [carried[2]]),
-        (21, pasted(6), [ack(6)]),
-    )
-
-
-def test_individual_without_a_standby_acknowledges_the_trim_point_only() -> None:
-    play(individual(), (0, committed(5), []), (0, trimmed(3), [ack(3)]), (0, trimmed(9), [ack(5)]))
-
-
 def test_the_policy_chooses_the_machine() -> None:
     roles = [StageRole("s", 3)]
     sweeping = PassiveStandby(every="2s").protect(roles)
-    assert isinstance(sweeping, Separate) and (sweeping.stages["s"].sweeping, sweeping.stages["s"].every_s) == (True, 2)
+    assert isinstance(sweeping, Sweeping) and (sweeping.stages["s"].sweeping, sweeping.stages["s"].every_s) == (True, 2)
     alone = PassiveStandby(checkpoint="individual").protect(roles)
-    assert isinstance(alone, Separate) and not alone.stages["s"].sweeping
+    assert isinstance(alone, Individual) and alone.each["s"].every_s == 0.5
     together = PassiveStandby(checkpoint="synchronous", every="3s").protect(roles)
     assert isinstance(together, Synchronous) and together.every_s == 3
-    assert isinstance(Hybrid().protect(roles), Separate), "hybrid is passive until somebody is suspected"
+    assert isinstance(Hybrid().protect(roles), Sweeping), "hybrid is passive until somebody is suspected"
 
 
 def test_sweeping_that_begins_in_the_middle_takes_the_output_along_once() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from protections import PATIENT
@@ -27,7 +28,7 @@ from understudy.core.policies.base import (
     StandbysChanged,
     Tick,
 )
-from understudy.core.policies.passive import RETRY_S, Separate, Synchronous
+from understudy.core.policies.passive import RETRY_S, Individual, StageVersions, Sweeping, Synchronous
 
 EVERY_S = 2.0
 
@@ -96,7 +97,7 @@ def unusable(life: list[tuple[float, object]]) -> bool:
     return any(isinstance(w, CaptureFailed) and w.lost_standby for _, w in life)
 
 
-class NaiveSeparate(Story):
+class NaiveSweeping(Story):
     def handle(self, event: Event, now: float) -> list[Effect]:
         self.told.append((now, event))
         if isinstance(event, Paused):
@@ -107,7 +108,7 @@ class NaiveSeparate(Story):
                 effects += self.ack(role)
                 for standby, waits in self.waits(role):
                     if all(now >= until for until in waits):
-                        effects.append(Capture(role.name, standby, self.due(role), queue=not self.sweeping))
+                        effects.append(Capture(role.name, standby, self.due(role), queue=False))
         self.told += [(now, effect) for effect in effects]
         return effects
 
@@ -121,7 +122,7 @@ class NaiveSeparate(Story):
         if life and isinstance(life[-1][1], CaptureFailed):
             return [life[-1][0] + RETRY_S]
         has_something = any(isinstance(w, Pasted) for _, w in life)
-        if (role.last or not self.sweeping) and has_something and not self.draining():
+        if role.last and has_something and not self.draining():
             captures = [then for then, w in life if isinstance(w, Capture)]
             return [captures[-1] + EVERY_S]
         return []
@@ -171,7 +172,24 @@ class NaiveSynchronous(Story):
         empty = any(not any(isinstance(w, Pasted) for _, w in life) for life in lives)
         if resume < 0 or ((empty or self.draining()) and not failed):
             return float("-inf")
-        return self.told[resume][0] + (RETRY_S if failed else EVERY_S)
+        return self.told[resume][0] + RETRY_S if failed else self.told[pause][0] + EVERY_S
+
+
+class NaiveIndividual:
+    """A story for each stage."""
+
+    def __init__(self, roles: list[StageRole]) -> None:
+        self.stories = {role.name: NaiveSynchronous([role], sweeping=False) for role in roles}
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        about = getattr(event, "stage", None)
+        return [e for name, story in self.stories.items() if about in (None, name) for e in story.handle(event, now)]
+
+    def next_deadline(self) -> float | None:
+        return min((d for story in self.stories.values() if (d := story.next_deadline()) is not None), default=None)
+
+    def safe(self) -> bool:
+        return all(story.safe() for story in self.stories.values())
 
 
 # -- a driver that tells only what can be true ------------------------------------------------------------------------
@@ -179,12 +197,17 @@ class NaiveSynchronous(Story):
 
 @dataclass
 class Driver:
-    machine: Separate | Synchronous
-    oracle: NaiveSeparate | NaiveSynchronous
+    machine: Sweeping | Individual | Synchronous
+    oracle: NaiveSweeping | NaiveIndividual | NaiveSynchronous
     now: float = 0.0
     under_way: dict[tuple[str, str], int] = field(default_factory=dict)
     """(stage, standby) -> epoch of the capture."""
     pausing: list[str] = field(default_factory=list)
+
+    @property
+    def stages(self) -> dict[str, StageVersions]:
+        machines = self.machine.each.values() if isinstance(self.machine, Individual) else [self.machine]
+        return {name: stage for machine in machines for name, stage in machine.stages.items()}
 
     def feed(self, event: Event) -> list[Effect]:
         if isinstance(event, StandbysChanged):  # whatever was on its way to others will not be heard of
@@ -207,7 +230,7 @@ class Driver:
         """One of the captures under way ends."""
         if self.under_way:
             (stage, standby), epoch = sorted(self.under_way.items())[which % len(self.under_way)]
-            if isinstance(self.machine, Synchronous) and self.machine.stages[stage].at[standby].newest is None:
+            if not isinstance(self.machine, Sweeping) and self.stages[stage].at[standby].newest is None:
                 how = "failed" if how == "lost" else how  # see test_an_unusable_empty_standby_is_no_reason_to_hurry
             end = Pasted(stage, standby, epoch) if how == "pasted" else CaptureFailed(stage, standby, how == "lost")
             self.feed(end)
@@ -258,13 +281,13 @@ def run(driver: Driver, script: list[tuple[int, object]]) -> None:
             driver.feed(fact)
     # Liveness: with a standby and everything committed and trimmed, a drain brings the newest version over.
     driver.feed(StandbysChanged(("w",)))
-    for stage in driver.machine.stages:
+    for stage in driver.stages:
         driver.feed(Committed(stage, 30))
         driver.feed(Acked(stage, FINAL, 30))
     driver.feed(Drain())
     driver.settle()
     assert driver.machine.safe()
-    for stage in driver.machine.stages.values():
+    for stage in driver.stages.values():
         assert stage.at["w"].newest == 30
         assert stage.acked == 30
 
@@ -279,39 +302,36 @@ def known(script: list[tuple[int, object]], names: list[StageRole]) -> list[tupl
     return [(pause, fact) for pause, fact in script if getattr(fact, "stage", "a") in stages]
 
 
-@settings(PATIENT, max_examples=400)
-@given(st.booleans(), st.integers(-1, 3), st.one_of(st.none(), st.integers(-1, 3)), SCRIPTS)
-def test_sweeping_and_individual_agree_with_their_story(
-    sweeping: bool, start: int, second: int | None, script: list[tuple[int, object]]
-) -> None:
-    each = roles(start, second)
-    machine = Separate(each, every_s=EVERY_S, sweeping=sweeping)
-    run(Driver(machine, NaiveSeparate(each, sweeping=sweeping)), known(script, each))
+def beside_its_oracle(timing: str, each: list[StageRole]) -> Driver:
+    if timing == "sweeping":
+        return Driver(Sweeping(each, every_s=EVERY_S), NaiveSweeping(each, sweeping=True))
+    if timing == "individual":
+        return Driver(Individual(each, every_s=EVERY_S), NaiveIndividual(each))
+    return Driver(Synchronous(each, every_s=EVERY_S), NaiveSynchronous(each, sweeping=False))
 
 
+TIMINGS = ["sweeping", "individual", "synchronous"]
+
+
+@pytest.mark.parametrize("timing", TIMINGS)
 @settings(PATIENT, max_examples=400)
 @given(st.integers(-1, 3), st.one_of(st.none(), st.integers(-1, 3)), SCRIPTS)
-def test_synchronous_agrees_with_its_story(start: int, second: int | None, script: list[tuple[int, object]]) -> None:
+def test_each_timing_agrees_with_its_story(
+    timing: str, start: int, second: int | None, script: list[tuple[int, object]]
+) -> None:
     each = roles(start, second)
-    machine = Synchronous(each, every_s=EVERY_S)
-    run(Driver(machine, NaiveSynchronous(each, sweeping=False)), known(script, each))
+    run(beside_its_oracle(timing, each), known(script, each))
 
 
 @settings(PATIENT, max_examples=200)
-@given(st.sampled_from(["sweeping", "individual", "synchronous"]), SCRIPTS)
+@given(st.sampled_from(TIMINGS), SCRIPTS)
 def test_nothing_is_acknowledged_that_a_standby_could_not_rebuild(
     timing: str, script: list[tuple[int, object]]
 ) -> None:
     """The invariants as the files state them, whatever the order of facts."""
-    each = roles(-1, -1)
-    if timing == "synchronous":
-        driver = Driver(Synchronous(each, every_s=EVERY_S), NaiveSynchronous(each, sweeping=False))
-    else:
-        sweeping = timing == "sweeping"
-        oracle = NaiveSeparate(each, sweeping=sweeping)
-        driver = Driver(Separate(each, every_s=EVERY_S, sweeping=sweeping), oracle)
+    driver = beside_its_oracle(timing, roles(-1, -1))
     for quarters, fact in script:
-        acked = {name: stage.acked for name, stage in driver.machine.stages.items()}
+        acked = {name: stage.acked for name, stage in driver.stages.items()}
         driver.now += quarters / 4
         if isinstance(fact, tuple):
             driver.answer(*fact)
@@ -319,7 +339,7 @@ def test_nothing_is_acknowledged_that_a_standby_could_not_rebuild(
             driver.pause()
         else:
             driver.feed(fact)
-        for name, stage in driver.machine.stages.items():
+        for name, stage in driver.stages.items():
             assert stage.acked <= stage.due <= stage.committed
             for version in stage.at.values():
                 if version.newest is None:

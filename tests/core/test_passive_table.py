@@ -1,4 +1,4 @@
-"""Passive standby: every state of a stage against every event, for the three ways in which a capture can be due."""
+"""Passive standby, sweeping: every state of a stage against every event, for both ways in which one is due."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from protections import EVENTS, Table, at, check_pair, check_twice, standbys, trimmed
 
 from understudy.core.policies.base import CaptureFailed, Committed, Drain, Pasted, StageRole
-from understudy.core.policies.passive import Separate
+from understudy.core.policies.passive import Sweeping
 
 FAILED = CaptureFailed("s", "b", lost_standby=False)
 
@@ -17,23 +17,19 @@ FAILED = CaptureFailed("s", "b", lost_standby=False)
 # at standby b.
 
 
-def inner() -> Separate:
-    machine = Separate([StageRole("s", 5, ("in",), last=False)], every_s=10.0, sweeping=True)
+def inner() -> Sweeping:
+    machine = Sweeping([StageRole("s", 5, ("in",), last=False)], every_s=10.0)
     at(machine, 0, Committed("s", 9))
     return machine
 
 
-def last() -> Separate:
-    machine = Separate([StageRole("s", 5, ("in",), last=True)], every_s=10.0, sweeping=True)
+def last() -> Sweeping:
+    machine = Sweeping([StageRole("s", 5, ("in",), last=True)], every_s=10.0)
     at(machine, 0, Committed("s", 9))
     return machine
 
 
-def individual() -> Separate:
-    return Separate([StageRole("s", 5, ("in",), last=False)], every_s=10.0, sweeping=False)
-
-
-def built(make: Callable[[], Separate], version: int, *, due: int | None = None, now: float = 100.0) -> Separate:
+def built(make: Callable[[], Sweeping], version: int, *, due: int | None = None, now: float = 100.0) -> Sweeping:
     """Standby b got this version at ``now``; then ``due`` was committed and trimmed."""
     machine = make()
     at(machine, now, Committed("s", version), trimmed(version), standbys("b"), Pasted("s", "b", version))
@@ -124,38 +120,6 @@ LAST: Table = {
     ),
 }
 
-INDIVIDUAL: Table = {
-    "alone [-]": (
-        lambda: at(individual(), 90, Committed("s", 9)),
-        {
-            "trimmed": "ack 8",
-            "standbys b": "b@9+queue",
-            "standbys b c": "b@9+queue | c@9+queue",
-            "standbys c": "c@9+queue",
-        },
-    ),
-    "waits for its timer [6], 7 is due": (
-        lambda: built(individual, 6, due=7),
-        {
-            "pasted b@7": "ack 7",
-            "standbys -": "ack 7",
-            "standbys b c": "c@7+queue",
-            "standbys c": "c@7+queue",
-            "late tick": "b@7+queue",
-            "drain": "b@7+queue",
-        },
-    ),
-    "timer passed [6], nothing is due": (
-        lambda: built(individual, 6, now=80),
-        {
-            "committed": "b@10+queue",
-            "pasted b@7": "ack 7",
-            "standbys b c": "c@6+queue",
-            "standbys c": "c@6+queue",
-        },
-    ),
-}
-
 
 @pytest.mark.parametrize(("state", "event"), list(product(INNER, EVENTS)))
 def test_every_state_of_an_inner_stage_against_every_event(state: str, event: str) -> None:
@@ -165,11 +129,6 @@ def test_every_state_of_an_inner_stage_against_every_event(state: str, event: st
 @pytest.mark.parametrize(("state", "event"), list(product(LAST, EVENTS)))
 def test_every_state_of_a_last_stage_against_every_event(state: str, event: str) -> None:
     check_pair(LAST, state, event)
-
-
-@pytest.mark.parametrize(("state", "event"), list(product(INDIVIDUAL, EVENTS)))
-def test_every_state_of_an_individually_timed_stage_against_every_event(state: str, event: str) -> None:
-    check_pair(INDIVIDUAL, state, event)
 
 
 @pytest.mark.parametrize(("state", "event"), [(s, e) for s, e in product(INNER, EVENTS) if "pasted" not in e])

@@ -18,7 +18,7 @@ from understudy.core.policies import (
 )
 from understudy.core.policies.active import Active
 from understudy.core.policies.none import Unprotected
-from understudy.core.policies.passive import Separate, Synchronous
+from understudy.core.policies.passive import Individual, Sweeping, Synchronous
 from understudy.core.policies.upstream import Replayable
 
 TRAITS = ("recovery", "backups", "tolerates", "standby_runs", "eager", "rises", "levels", "protected")
@@ -28,13 +28,13 @@ CHOICES: list[tuple[Policy, str, tuple[object, ...], type]] = [
         PassiveStandby(),
         "passive standby, sweeping every 500ms",
         ("standby", 1, 1, False, False, False, 1, True),
-        Separate,
+        Sweeping,
     ),
     (
         PassiveStandby(checkpoint="individual", every=2, standbys=2),
         "passive standby, individual every 2 on 2 hosts",
         ("standby", 2, 2, False, False, False, 1, True),
-        Separate,
+        Individual,
     ),
     (
         PassiveStandby(checkpoint="synchronous", every="1s"),
@@ -42,7 +42,7 @@ CHOICES: list[tuple[Policy, str, tuple[object, ...], type]] = [
         ("standby", 1, 1, False, False, False, 1, True),
         Synchronous,
     ),
-    (Hybrid(every="1s"), "hybrid, sweeping every 1s", ("standby", 1, 1, False, False, True, 1, True), Separate),
+    (Hybrid(every="1s"), "hybrid, sweeping every 1s", ("standby", 1, 1, False, False, True, 1, True), Sweeping),
     (
         Hybrid(checkpoint="synchronous", standbys=3),
         "hybrid, synchronous every 500ms on 3 hosts",

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from understudy.core.acks import FINAL
-from understudy.core.queue import LEAD_MAX, OutputQueue, Progress
+from understudy.core.queue import LEAD, OutputQueue, Progress, lead_for
 
 PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # for busy machines
 
@@ -123,17 +123,32 @@ def test_a_request_says_that_everything_before_has_arrived() -> None:
 
 def test_what_copies_ask_for_lifts_back_pressure_up_to_a_point_and_says_nothing_else() -> None:
     queue = OutputQueue(["a"])
-    for epoch in range(LEAD_MAX + 10):
+    for epoch in range(LEAD + 10):
         queue.append(epoch)
     queue.request("a", 3)
-    assert queue.ask("a", 5) and queue.ahead == LEAD_MAX + 5
-    assert not queue.ask("a", LEAD_MAX + 10), "not there yet"
-    assert queue.ahead == LEAD_MAX + 9 - (2 + LEAD_MAX), "the primary is so far behind that it counts again"
+    assert queue.ask("a", 5) and queue.ahead == LEAD + 5
+    assert not queue.ask("a", LEAD + 10), "not there yet"
+    assert queue.ahead == LEAD + 9 - (2 + LEAD), "the primary is so far behind that it counts again"
     assert (queue.bound(0), queue.bound(FINAL), queue.trimmed) == (2, -1, -1)
-    queue.request("a", LEAD_MAX)
+    queue.request("a", 10)
     assert queue.ahead == 0
     assert queue.hears("a", 1, near=False)
-    assert queue.ahead == LEAD_MAX + 10, "the next generation speaks for itself"
+    assert queue.ahead == LEAD + 10, "the next generation speaks for itself"
+
+
+@pytest.mark.parametrize(("detection_s", "epoch_s", "lead"), [(2.5, 0.5, 9), (12.0, 3.0, 8), (2.5, 10.0, 5)])
+def test_a_primary_that_hangs_leaves_its_copies_room_until_it_is_found_out(
+    detection_s: float, epoch_s: float, lead: int
+) -> None:
+    assert lead_for(detection_s, epoch_s) == lead
+    queue = OutputQueue(["a"], lead=lead)
+    for epoch in range(lead + 3):
+        queue.append(epoch)
+    queue.request("a", 1)
+    queue.ask("a", lead + 1)
+    assert queue.ahead == 2, "all that the copies have counts"
+    queue.ask("a", lead + 3)
+    assert queue.ahead == 2, "and no more than that"
 
 
 def test_an_ack_counts_as_receipt() -> None:

@@ -1,5 +1,5 @@
-"""Passive standby, synchronous: pause all, capture all, go on when all is safe. The oracle is in
-test_passive_oracle.py."""
+"""Passive standby, synchronous: pause all, capture all, go on when all is safe; and individual, which does so stage by
+stage. The oracle is in test_passive_oracle.py."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from understudy.core.policies.base import (
     StageRole,
     Tick,
 )
-from understudy.core.policies.passive import RETRY_S, Synchronous
+from understudy.core.policies.passive import RETRY_S, Individual, Synchronous
 
 SOON = float("-inf")
 
@@ -167,7 +167,7 @@ def test_an_unusable_empty_standby_is_no_reason_to_hurry() -> None:
     at(machine, 0, standbys("b", "c"), Paused("s"), CaptureFailed("s", "b", True), Pasted("s", "c", -1))
     play(machine, (20, Committed("s", 0), [Pause("s")]), (20, Paused("s"), [Capture("s", "c", 0, True)]))
     play(machine, (21, Pasted("s", "c", 0), [Resume("s")]), (22, Committed("s", 1), []))
-    assert machine.next_deadline() == 31.0
+    assert machine.next_deadline() == 30.0, "the timer goes on while a round takes its time"
 
 
 def test_a_failure_at_a_standby_that_is_gone_does_not_delay_the_new_one() -> None:
@@ -176,6 +176,46 @@ def test_a_failure_at_a_standby_that_is_gone_does_not_delay_the_new_one() -> Non
     play(machine, (1, standbys("c"), resume()))
     machine.handle(CaptureFailed("a", "b", False), 1)
     assert machine.phase == "pausing" or machine.next_deadline() == SOON
+
+
+# -- every stage by itself --------------------------------------------------------------------------------------------
+
+
+def test_individual_checkpoints_pause_one_stage_at_a_time() -> None:
+    """Gu et al. 2009, Sections 3.1 and 4.1: each PE is checkpointed independently by a timer, its output queue must be
+    included, and it is paused from before it is captured until that is stored."""
+    roles = [StageRole("a", -1, ("in",), last=False), StageRole("z", -1, ("a",), last=True)]
+    machine = Individual(roles, every_s=10.0)
+    play(
+        machine,
+        (0, standbys("b"), pause()),
+        (1, Paused("z"), [Capture("z", "b", -1, queue=True)]),  # and does not wait for the other
+        (2, Pasted("z", "b", -1), [Resume("z")]),
+        (3, Committed("a", 0), []),
+        (3, Paused("a"), [Capture("a", "b", 0, queue=True)]),
+        (4, Pasted("a", "b", 0), [AckUpstream("a", 0), Resume("a")]),
+        (5, Committed("z", 4), []),
+        (5, Committed("a", 4), []),
+    )
+    assert machine.next_deadline() == 10.0
+    play(machine, (9, trimmed(2, "a"), []), (10, Tick(), pause()))  # a trim is no reason for a checkpoint
+
+
+def test_individual_stages_are_all_drained() -> None:
+    roles = [StageRole("a", -1, ("in",), last=False), StageRole("z", -1, ("a",), last=True)]
+    machine = Individual(roles, every_s=10.0)
+    at(machine, 0, standbys("b"), Paused("a"), Paused("z"), Pasted("a", "b", -1), Pasted("z", "b", -1))
+    at(machine, 0, Committed("z", 2))
+    assert not machine.safe()
+    play(machine, (1, Drain(), [Pause("z")]), (1, Paused("z"), [Capture("z", "b", 2, queue=True)]))
+    play(machine, (2, Pasted("z", "b", 2), [AckUpstream("z", 2), Resume("z")]))
+    assert machine.safe() and machine.next_deadline() is None
+
+
+def test_individual_without_a_standby_acknowledges_the_trim_point_only() -> None:
+    machine = Individual([StageRole("s", -1)], every_s=10.0)
+    done = [AckUpstream("s", 3)], [AckUpstream("s", 5)]
+    play(machine, (0, Committed("s", 5), []), (0, trimmed(3), done[0]), (0, trimmed(9), done[1]))
 
 
 # -- every state against every event ----------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Gu et al. 2009, Section 5, on the quick version of ``understudy lab gu``: one test per claim, in virtual time.
 
 Each claim is asserted for both protocols that are simulated, the paper's and Understudy's. Where Understudy's differs
-on purpose (a sweeping checkpoint is smaller, and reprocessing longer, than the paper's), that is asserted too.
+on purpose (a sweeping checkpoint is smaller than the paper's), that is asserted too.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ def test_machines_are_those_of_the_core() -> None:
 
     world = World(Params(("none", "eager", "sweeping", "synchronous")))
     kinds = [type(machine) for unit in world.units for machine in unit.primary.machines.values()]
-    expected = [Unprotected, Active, passive.Separate, passive.Synchronous]
+    expected = [Unprotected, Active, passive.Sweeping, passive.Synchronous]
     assert kinds == [kind for kind in expected for _ in range(2)]
 
 

@@ -9,7 +9,7 @@ import pytest
 from understudy.core.acks import FINAL
 from understudy.core.policies import PassiveStandby, StageRole, UpstreamBackup
 from understudy.core.policies.base import AckUpstream, Capture, Committed, Effect, Event, Placed
-from understudy.core.policies.passive import Separate
+from understudy.core.policies.passive import Sweeping
 from understudy.core.policies.upstream import Replayable
 from understudy.core.queue import OutputQueue
 from understudy.sim import sinks
@@ -23,27 +23,27 @@ from understudy.sim.nodes import Conditions, World
 class AckBeforeCheckpoint(PassiveStandby):
     """Acknowledges an epoch as soon as it is processed, whether or not the standby has it."""
 
-    def protect(self, stages: Iterable[StageRole]) -> Separate:
-        class Broken(Separate):
+    def protect(self, stages: Iterable[StageRole]) -> Sweeping:
+        class Broken(Sweeping):
             def handle(self, event: Event, now: float) -> list[Effect]:
                 effects = super().handle(event, now)
                 if isinstance(event, Committed):
                     effects.append(AckUpstream(event.stage, event.epoch))
                 return effects
 
-        return Broken(stages, every_s=self.every_s, sweeping=True)
+        return Broken(stages, every_s=self.every_s)
 
 
 class AckOnCapture(PassiveStandby):
     """Acknowledges a checkpoint when it is sent, not when it has arrived."""
 
-    def protect(self, stages: Iterable[StageRole]) -> Separate:
-        class Broken(Separate):
+    def protect(self, stages: Iterable[StageRole]) -> Sweeping:
+        class Broken(Sweeping):
             def handle(self, event: Event, now: float) -> list[Effect]:
                 effects = super().handle(event, now)
                 return effects + [AckUpstream(e.stage, e.epoch) for e in effects if isinstance(e, Capture)]
 
-        return Broken(stages, every_s=self.every_s, sweeping=True)
+        return Broken(stages, every_s=self.every_s)
 
 
 class TrimTooEarly(UpstreamBackup):

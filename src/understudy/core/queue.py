@@ -11,14 +11,23 @@ acknowledged epochs that are only being produced again, so ``trimmed`` may lie b
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from understudy.core.acks import FINAL
 
-LEAD_MAX = 64
-"""Epochs by which a copy of a consumer may be ahead of its primary, as far as back-pressure goes. Fewer, and a primary
-that hangs would hold up its copies before it is found out; more, and a slow one would have that much kept for it."""
+LEAD = 8
+"""Epochs by which a copy of a consumer may be ahead of its primary, as far as back-pressure goes, unless ``lead_for``
+knows better. Fewer, and a primary that hangs would hold up its copies before it is found out; more, and one that is
+always a little slower would in the long run be that far behind."""
+LEAD_SPARE = 4
+"""Beyond what detection takes: what was ahead before, and the takeover."""
+
+
+def lead_for(detection_s: float, epoch_s: float) -> int:
+    """The lead that a primary which hangs must leave to its copies until it is found out."""
+    return math.ceil(detection_s / epoch_s) + LEAD_SPARE
 
 
 @dataclass(slots=True)
@@ -27,6 +36,8 @@ class Progress:
 
     received: int
     acked: int
+    lead: int = LEAD
+    """By how many epochs its copies count more than itself, at most."""
     levels: dict[int, int] = field(default_factory=dict)
     """What it acknowledged at levels below the final one."""
     near: bool = False
@@ -41,7 +52,7 @@ class Progress:
     @property
     def taken(self) -> int:
         """What it has of the stream as far as back-pressure goes: also what its copies have, if they count."""
-        return max(self.received, min(self._copies, self.received + LEAD_MAX))
+        return max(self.received, min(self._copies, self.received + self.lead))
 
     @property
     def given(self) -> int:
@@ -65,7 +76,13 @@ class OutputQueue:
     __slots__ = ("_lost", "_owed", "_trimmed", "first", "next", "progress")
 
     def __init__(
-        self, consumers: Iterable[str], *, start: int = 0, first: int | None = None, rebuilt: bool = False
+        self,
+        consumers: Iterable[str],
+        *,
+        start: int = 0,
+        first: int | None = None,
+        rebuilt: bool = False,
+        lead: int = LEAD,
     ) -> None:
         """``start`` is the epoch that is appended next; ``first`` the oldest that is there already, if any is.
         ``rebuilt``: what was before that is gone, whether anybody needed it or not."""
@@ -75,7 +92,9 @@ class OutputQueue:
         """The oldest epoch this queue can serve. Below it lie epochs that were trimmed, or that a predecessor
         without protection took with it."""
         self._trimmed = self.first - 1
-        self.progress = {name: Progress(received=self._trimmed, acked=self._trimmed) for name in consumers}
+        self.progress = {
+            name: Progress(received=self._trimmed, acked=self._trimmed, lead=lead) for name in consumers
+        }
         self._lost = self._trimmed if rebuilt else -1
         self._owed = set(self.progress) if self._lost >= 0 else set()
 

@@ -68,8 +68,8 @@ SCALING: dict[str, str] = {
     "Selectivity": "1, and the 20 rows of the state, which every stage adds to its output.",
     "What is counted": (
         "Bodies and headers of messages. Figures 2 and 3: checkpoints of all stages, in bytes; totals scaled to 100 s. "
-        "Figure 4: from the order to capture until the checkpoint is safe at the standby; of synchronous ones from the "
-        "order to pause until the stages go on. Figure 5: what the second subjob sends to the third, and its "
+        "Figure 4: from the order to capture until the checkpoint is safe at the standby; where stages are paused for "
+        "it, from the order to pause until they go on. Figure 5: what the second subjob sends to the third, and its "
         "checkpoints, per epoch."
     ),
     "Redeployment": (

@@ -9,7 +9,7 @@ Two *protocols* can be told to the same machines, because the two differ in what
 
 - ``paper``: a checkpoint is the newest state and the whole output queue, and its PE is paused meanwhile (Section 3.1).
 - ``understudy``: a sweeping checkpoint is taken at the trim point, where the queue is empty; the other two methods ship
-  each element of a queue once; and nothing is paused but by synchronous checkpoints.
+  each element of a queue once; and sweeping checkpoints pause nothing.
 """
 
 from __future__ import annotations
@@ -123,10 +123,13 @@ def protect(method: Method, roles: list[base.StageRole], params: Params) -> base
         return ActiveStandby(delivery=method).protect(roles)
     machine = PassiveStandby(method, every=params.interval_s).protect(roles)  # type: ignore[arg-type]
     if params.protocol == "paper":
-        assert isinstance(machine, passive._Versions)
-        machine.stages = {
-            role.name: PaperVersions(role, every_s=params.interval_s, sweeping=method == "sweeping") for role in roles
-        }
+        versions = {r.name: PaperVersions(r, every_s=params.interval_s, sweeping=method == "sweeping") for r in roles}
+        if isinstance(machine, passive.Individual):
+            for name, each in machine.each.items():
+                each.stages = {name: versions[name]}
+        else:
+            assert isinstance(machine, (passive.Sweeping, passive.Synchronous))
+            machine.stages = versions
     return machine
 
 
@@ -321,8 +324,10 @@ class Copy:
         self.pes: dict[str, Pe] = {}
         self.machines: dict[str, base.Protection] = {}
         """PE -> what protects it; all the same one when checkpoints are synchronous."""
-        self._round: tuple[float, float] | None = None
-        """Of a synchronous checkpoint: when it began, and its elements so far."""
+        self._group: dict[str, tuple[str, ...]] = {}
+        """PE -> those that are checkpointed together with it."""
+        self._rounds: dict[tuple[str, ...], tuple[float, float]] = {}
+        """Those that were told to pause for a checkpoint -> since when, and its elements so far."""
 
     def stop(self) -> None:
         for pe in self.pes.values():
@@ -337,6 +342,7 @@ class Copy:
             machine = protect(self.unit.method, group, self.world.params)
             for role in group:
                 self.machines[role.name] = machine
+                self._group[role.name] = tuple(each.name for each in group)
             names, begin_s = standbys(group[0].name)
             if names:
                 self.world.engine.after(begin_s, self._told, group[0].name, base.StandbysChanged(names))
@@ -372,7 +378,7 @@ class Copy:
 
     def paused(self, pe: Pe) -> None:
         """The PE was called to suspend itself, has done so, and says so with another call."""
-        if isinstance(self.machines.get(pe.name), passive.Synchronous):
+        if self._group.get(pe.name) in self._rounds:
             self.world.engine.after(2 * self.world.params.call_s, self.note, base.Paused(pe.name))
 
     # -- orders
@@ -391,16 +397,14 @@ class Copy:
                     for consumer in copy.pes[pe.name].queue.progress:
                         copy.pes[pe.name].acked(consumer, effect.epoch)
             elif isinstance(effect, base.Pause):
-                self._round = self._round or (self.world.engine.now, 0.0)
+                self._rounds.setdefault(self._group[pe.name], (self.world.engine.now, 0.0))
                 pe.paused = True
                 if not pe.busy:
                     self.paused(pe)
             else:
-                if self._round is not None:
-                    begin, elements = self._round
-                    self._round = None
-                    pes, end = tuple(self.unit.pes), self.world.engine.now
-                    self.world.checkpoints.append(Checkpoint(pes, begin, end, elements))
+                if (pes := self._group[pe.name]) in self._rounds:
+                    begin, elements = self._rounds.pop(pes)
+                    self.world.checkpoints.append(Checkpoint(pes, begin, self.world.engine.now, elements))
                 pe.paused = False
                 pe.try_run()
 
@@ -414,21 +418,23 @@ class Copy:
         begin = first if whole else max(first, pe.shipped + 1)
         pe.shipped = max(pe.shipped, order.epoch)
         elements = params.state_elements + max(0, order.epoch + 1 - begin) * world.batch
-        synchronous = self.unit.method == "synchronous"
-        if whole and not synchronous:
-            pe.paused = True
-        calls = params.calls - 2 if synchronous else params.calls  # pause and paused were made before
+        group = self._group[pe.name]
+        begun = self._rounds.get(group)
+        if begun is None:
+            calls = params.calls
+            pe.paused = pe.paused or whole
+        else:
+            calls = params.calls - 2  # pause and paused were made before
+            self._rounds[group] = (begun[0], begun[1] + elements)
         stored = now + calls * params.call_s + elements * params.store_s + params.link_delay_s
         self.unit.bytes["checkpoint"] += round(elements * params.element_bytes)
-        if self._round is not None:
-            self._round = (self._round[0], self._round[1] + elements)
         world.engine.at(stored, self._stored, pe, order, first, now, elements)
 
     def _stored(self, pe: Pe, order: base.Capture, first: int, begin: float, elements: float) -> None:
         if not self.host.alive:
             return
         self.unit.stored[pe.name] = (order.epoch, first)
-        if self.unit.method != "synchronous":
+        if self._group[pe.name] not in self._rounds:
             self.world.checkpoints.append(Checkpoint((pe.name,), begin, self.world.engine.now, elements))
             pe.paused = False
             pe.try_run()

@@ -298,6 +298,9 @@ class CheckpointStore:
             except (OSError, ValueError, CheckpointDamaged) as error:
                 complaints.append(f"checkpoint of epoch {version} is damaged beyond repair ({error})")
                 continue
+            for other in self.versions():
+                if other != version:
+                    self._drop(other)
             self._keep_only(set(manifest["files"]))
             return manifest, complaints
         self._files = {}
@@ -324,8 +327,8 @@ class CheckpointStore:
         """The files now belong to a running query; this store no longer vouches for any version."""
         for version in self.versions():
             self._drop(version)
-        shutil.rmtree(self._twins)
-        self._twins.mkdir()
+        shutil.rmtree(self._twins, ignore_errors=True)
+        self._twins.mkdir(exist_ok=True)
         self._files = {}
 
     def _drop(self, version: int) -> None:

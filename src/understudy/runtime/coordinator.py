@@ -34,6 +34,8 @@ from understudy.runtime.journal import Journal, plan_in
 UNLIMITED = 1 << 62
 CONNECTIONS = 3
 """How often in a row a host's connection may break, without a pulse in between, while the host still listens."""
+RECONNECT_S = 0.05
+"""Pause before a broken connection is made again, lest one that breaks for ever be made all the time."""
 OPENING_S = 1.0
 """Time between further epochs while a drill waits for its standbys."""
 
@@ -314,18 +316,19 @@ class Coordinator:
 
     def _follow(self, host: str, address: str, joined: bool) -> None:
         """Read a host's pulses until its connection breaks. It is made again if the host still listens: a connection
-        can be lost on the way, too."""
+        can be lost on the way, too, and perhaps a plan with it."""
         peer = self._peer(address)
         request = {"get": "pulse", "interval_s": self.config.heartbeat_s, "process": self.processes[host]}
-        reason, first, broken = "the connection broke", True, 0
-        while not self._closed:
+        reason, broken = "the connection broke", 0
+        while not self._closed and self.hosts.get(host) == address:
+            first = True
             try:
                 self._send_job(peer)
                 for message in peer.stream(request):
                     if self._closed:
                         return
-                    self._on_pulse(host, json.loads(message), first=first, joined=first and joined)
-                    first, broken = False, 0
+                    self._on_pulse(host, json.loads(message), first=first, joined=joined)
+                    first, joined, broken = False, False, 0
             except ValueError as error:
                 reason = f"it sent nonsense ({error})"
                 break
@@ -336,10 +339,11 @@ class Coordinator:
             broken += 1
             if broken == CONNECTIONS or not wire.listens(address):
                 break
+            time.sleep(RECONNECT_S)
         with self.changed:
-            self._watching.discard(host)
             if self._closed or self.hosts.get(host) != address:
                 return
+            self._watching.discard(host)
             if not self.detector.handle(detection.Broken(host, reason), time.monotonic()):
                 self.detector.handle(detection.Connected(host), time.monotonic())  # it was never heard at all
                 self.detector.handle(detection.Broken(host, reason), time.monotonic())

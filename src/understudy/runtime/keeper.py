@@ -199,8 +199,8 @@ class Keeper(threading.Thread):
         self.over = True
         self._shippers.aim([])
         self._captures.shutdown(wait=False, cancel_futures=True)
-        for name in self._paused:
-            self.stages[name].paused = False
+        for stage in self.stages.values():
+            stage.paused_by.discard(self)
         self.host.changed.notify_all()
 
     def finish(self) -> None:
@@ -253,12 +253,15 @@ class Keeper(threading.Thread):
     def _pause(self, stage: RunningStage, pause: bool) -> None:
         """A stage is paused by not granting its next epoch; what it is at, it finishes."""
         with self.host.changed:
-            stage.paused = pause
+            if self.over:
+                return  # nobody would let it go on
             if pause:
+                stage.paused_by.add(self)
                 self._paused[stage.name] = time.monotonic()
                 if stage.granted == stage.committed:
                     self.handle(base.Paused(stage.name))
             else:
+                stage.paused_by.discard(self)
                 since = self._paused.pop(stage.name, None)
                 if since is not None and stage.name in self._captured:
                     self._captured.remove(stage.name)

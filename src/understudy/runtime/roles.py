@@ -120,17 +120,19 @@ class Roles:
         stages = [s for s in mine if isinstance(s, PRIMARIES) and s.generation == wanted["generation"]]
         if len(stages) < len(names):
             return  # one of them could not start, and that has been reported
+        # Until the coordinator knows of a standby's version, this host's own disk is what to go back to.
+        own = [(self.host.name, -1)]
+        standbys = _standing(wanted) + ([] if wanted["ready"] else own)
         kept: list[RunningStage] = []
         for stage in stages:
-            if isinstance(stage, (SourceStage, SparkSourceStage)):
-                stage.set_standbys(_standing(wanted))
+            if isinstance(stage, SourceStage):
+                stage.set_standbys(_standing(wanted))  # its own log is always written first
+            elif isinstance(stage, SparkSourceStage):
+                stage.set_standbys(standbys)
             else:
                 kept.append(stage)
         if kept:
             turn = wanted["turn"]
-            # Until the coordinator knows of a standby's version, this host's own disk is what to go back to.
-            own = [(self.host.name, -1)]
-            standbys = _standing(wanted) + ([] if wanted["ready"] else own)
             wants = [(self.host.topology.units[unit].policy, standbys, None)]
             if turn is not None:
                 wants.append((parse(turn["policy"]), _standing(turn) or own, turn["serial"]))

@@ -35,7 +35,7 @@ class Preserver:
 
     def set_standbys(self, standbys: list[tuple[str, int]]) -> None:
         with self.host.changed:
-            self._shippers.aim(standbys or [(self.host.name, -1)])
+            self._shippers.aim(standbys)
             self.host.changed.notify_all()
 
     def preserve(self, epoch: int, needed: dict[str, Path]) -> bool:

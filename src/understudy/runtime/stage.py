@@ -12,6 +12,7 @@ import threading
 import time
 import traceback
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -93,7 +94,9 @@ class RunningStage:
         self.pace = Pace()
         """As a primary: lets running copies keep up."""
         self.resumed_at: float | None = None
-        self.stopping = self.paused = False
+        self.stopping = False
+        self.paused_by: set[object] = set()
+        """The keepers that want it to stand still; while its unit's policy changes, there are two."""
         self.error: str | None = None
         self._windows: Windows | None = None
         self._batch_at: float | None = None
@@ -209,7 +212,7 @@ class RunningStage:
                 for inlet in self.inlets.values():
                     self.host.payloads.drop(inlet.key, after)
                 self._tell(base.Committed(self.name, after, self._needs(after)))
-                if self.paused:
+                if self.paused_by:
                     self._tell(base.Paused(self.name))
                 self.host.changed.notify_all()
             if self.resumed_at is None:
@@ -239,7 +242,7 @@ class RunningStage:
         return self.pace.wait_s(epoch, time.monotonic(), step_s)
 
     def _may_run(self, epoch: int) -> bool:
-        arrived = not self.paused and all(inlet.received >= epoch for inlet in self.inlets.values())
+        arrived = not self.paused_by and all(inlet.received >= epoch for inlet in self.inlets.values())
         return arrived and (not self.primary or self.output.queue.ahead < AHEAD_MAX)
 
     def parts(self, input: str, epoch: int) -> dict[str, Any]:
@@ -391,7 +394,9 @@ class RunningStage:
 
     def standby_is_known(self) -> None:
         """Not before: until the coordinator knows of a standby's version, this host's own is what to go back to."""
-        shutil.rmtree(self.folder / "self", ignore_errors=True)
+        own = self.folder / "self"
+        with suppress(OSError):  # moved away first: a checkpoint may be on its way into it
+            shutil.rmtree(own.rename(self.folder / f"dropped-{time.time_ns()}"))
 
     def drain(self, final: int) -> bool:
         """Stopping: take the last checkpoint. True once nothing is left to do."""

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from understudy.core.acks import FINAL
-from understudy.core.queue import OutputQueue
+from understudy.core.queue import OutputQueue, lead_for
 from understudy.runtime.spark import first_line
 from understudy.sinks import Fenced
 
@@ -46,7 +46,9 @@ class Stream:
     ) -> None:
         self.host = host
         self.stage = stage
-        self.queue = OutputQueue(host.topology.consumers(stage), start=start, first=first, rebuilt=rebuilt)
+        beat_s, misses = host.options["heartbeat"]
+        lead = lead_for(beat_s * misses, host.job.epoch_s)
+        self.queue = OutputQueue(host.topology.consumers(stage), start=start, first=first, rebuilt=rebuilt, lead=lead)
         self.key = f"out:{stage}"
         self.schema: pa.Schema | None = None
 
@@ -261,7 +263,7 @@ class SinkWriter(threading.Thread):
 
 def write_table(path: Path, table: pa.Table) -> None:
     """As a whole or not at all."""
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = path.with_name(f".{path.name}.{threading.get_ident()}.tmp")  # two may want it at once
     with pa.OSFile(str(temporary), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
         writer.write_table(table)
     temporary.rename(path)

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from understudy.core.acks import FINAL
 from understudy.core.policies import base
 from understudy.core.policies.upstream import Row
-from understudy.core.queue import OutputQueue
+from understudy.core.queue import OutputQueue, lead_for
 from understudy.sim.model import EMPTY, State
 
 if TYPE_CHECKING:
+    from understudy.sim.nodes import World
     from understudy.sim.units import Unit
 
 AHEAD_MAX = 2
@@ -29,11 +30,11 @@ class Output:
 
     __slots__ = ("gap", "heard", "pending", "queue", "row", "stream", "values")
 
-    def __init__(
-        self, stream: str, consumers: tuple[str, ...], *, first: int, gap: int = 0, row: Row | None = None
-    ) -> None:
+    def __init__(self, world: World, stream: str, *, first: int, gap: int = 0, row: Row | None = None) -> None:
         self.stream, self.row = stream, row
-        self.queue = OutputQueue(consumers, start=first, rebuilt=row is not None)
+        at = world.conditions
+        lead = lead_for(at.heartbeat_s * at.misses, at.epoch_s)
+        self.queue = OutputQueue(world.topology.consumers(stream), start=first, rebuilt=row is not None, lead=lead)
         self.values: dict[int, int] = {}
         self.gap = gap
         """Epochs before this one were lost without protection, and are served as empty ones."""
@@ -105,9 +106,11 @@ class Copy:
         """Level -> what consumers have acknowledged at it, as its keepers know."""
         self.history: dict[int, State] = {done: state}
         """States after recent epochs, for checkpoints at the trim point."""
-        self.busy = self.paused = self.stopped = False
+        self.busy = self.stopped = False
+        self.paused_by: set[object] = set()
+        """The keepers that want it to stand still; while its unit's policy changes, there are two."""
         begin = done + 1 if first is None else first
-        self.output = Output(name, topology.consumers(name), first=begin, gap=gap, row=row)
+        self.output = Output(self.world, name, first=begin, gap=gap, row=row)
         for epoch, value in enumerate(output, begin):
             self.output.append(epoch, value)
         self.sinks: dict[str, int] = {}
@@ -154,7 +157,7 @@ class Copy:
     # -- work ---------------------------------------------------------------------------------------------------------
 
     def try_run(self) -> None:
-        if self.busy or self.paused or self.stopped:
+        if self.busy or self.paused_by or self.stopped:
             return
         epoch = self.done + 1
         for received in self.received.values():
@@ -180,7 +183,7 @@ class Copy:
             return
         for sink in self.sinks:
             self._write(sink)
-        if self.paused:
+        if self.paused_by:
             self.unit.note(base.Paused(self.name))
         for stream in self.inputs:
             self.ask(stream)

@@ -42,7 +42,6 @@ class Keeper:
         """Captures under way -> since when."""
         self._held_by: dict[str, set[str]] = {}
         """Standby -> the stages that it has."""
-        self._paused: set[Copy] = set()
         self._timer_at = float("inf")
 
     # -- plans --------------------------------------------------------------------------------------------------------
@@ -77,8 +76,8 @@ class Keeper:
 
     def stop(self) -> None:
         self.over = True
-        for copy in self._paused:
-            copy.paused = False
+        for copy in self.unit.copies.values():
+            copy.paused_by.discard(self)
 
     # -- the machine --------------------------------------------------------------------------------------------------
 
@@ -111,12 +110,11 @@ class Keeper:
                 self.world.send(self.host, target[0], self.unit.name, "trim", message)
         else:
             copy = self.unit.copies[effect.stage]
-            copy.paused = isinstance(effect, base.Pause)
-            if not copy.paused:
-                self._paused.discard(copy)
+            if isinstance(effect, base.Resume):
+                copy.paused_by.discard(self)
                 copy.try_run()
                 return
-            self._paused.add(copy)
+            copy.paused_by.add(self)
             if not copy.busy:
                 self.host.living.after(0.0, self.note, base.Paused(copy.name))
 

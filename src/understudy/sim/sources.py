@@ -34,7 +34,7 @@ class SourceUnit(Member):
         self._output = self._from_log()
 
     def _from_log(self) -> Output:
-        return Output(self.stage, self.world.topology.consumers(self.stage), first=self.log.base)
+        return Output(self.world, self.stage, first=self.log.base)
 
     def begin(self, start: str) -> None:
         self.log = self.host.disk.logs.setdefault(self.stage, Log())

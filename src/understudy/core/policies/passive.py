@@ -5,8 +5,8 @@ as soon as its output queue was trimmed. Because a stage turns epoch *e* into ep
 the trim point itself*: the state after the newest epoch that all consumers have acknowledged. Such a checkpoint needs
 no output queue at all, and a sweep carries one epoch number from sink to source. Where the stage ran before sweeping
 began, the first checkpoint has the queue: consumers have yet to be done with what is in it. *Individual*: every stage
-by a timer of its own, with its output queue. *Synchronous*: a timer for the unit; all its stages are paused, captured
-with their queues, and go on when everything is safe.
+by a timer of its own, paused and captured with its output queue, and goes on when that is safe. *Synchronous*: the same
+with a timer for the unit, all of whose stages are paused together.
 
 A stage acknowledges upstream what the newest version at every standby covers: whichever of them takes over, its input
 is still there. That a version can be read again is the store's promise; it keeps every file twice.
@@ -86,9 +86,10 @@ class PassiveStandby(Policy):
         return f"{self.kind}, {self.checkpoint} every {self.every}{several}"
 
     def protect(self, stages: Iterable[StageRole]) -> Protection:
-        if self.checkpoint == "synchronous":
-            return Synchronous(stages, every_s=self.every_s)
-        return Separate(stages, every_s=self.every_s, sweeping=self.checkpoint == "sweeping")
+        machines: dict[Timing, type[Sweeping] | type[Individual] | type[Synchronous]] = {
+            "sweeping": Sweeping, "individual": Individual, "synchronous": Synchronous,
+        }  # fmt: skip
+        return machines[self.checkpoint](stages, every_s=self.every_s)
 
 
 @dataclass(slots=True)
@@ -123,7 +124,7 @@ class StageVersions:
 
     def __init__(self, role: StageRole, *, every_s: float, sweeping: bool) -> None:
         self.name, self.every_s, self.sweeping = role.name, every_s, sweeping
-        self.timed = role.last or not sweeping
+        self.timed = sweeping and role.last
         self.committed = self.acked = self.due = role.start
         """``due`` is the newest version that could be captured; never one from before it began."""
         self.trimmed = role.start if role.trimmed is None else min(role.trimmed, role.start)
@@ -151,13 +152,13 @@ class StageVersions:
         self.acked = safe
         return [AckUpstream(self.name, safe)]
 
-    def captures(self, now: float, timed: bool = True) -> list[Effect]:
-        """Capture wherever something is due; ``timed=False`` when somebody else keeps the time."""
+    def captures(self, now: float) -> list[Effect]:
+        """Capture wherever something is due."""
         effects: list[Effect] = []
         for standby, version in self.at.items():
             if not self.behind(version):
                 continue
-            wait_until = self.wait_until(version, timed)
+            wait_until = self.wait_until(version)
             if wait_until is None or now >= wait_until:
                 version.captured, version.in_flight, version.retry_at = self.due, True, None
                 version.timer_at = now + self.every_s if self.timed else None
@@ -171,10 +172,10 @@ class StageVersions:
             return False
         return self.due > version.captured or version.newest is None
 
-    def wait_until(self, version: Version, timed: bool = True) -> float | None:
+    def wait_until(self, version: Version) -> float | None:
         """The timer paces a timed stage, except that a drain or an empty standby does not wait for it; after a
         failure everybody waits."""
-        free = not timed or self.draining or version.newest is None
+        free = self.draining or version.newest is None
         timer_at = None if free else version.timer_at
         return _later(timer_at, version.retry_at)
 
@@ -186,7 +187,7 @@ class StageVersions:
 
 
 class _Versions:
-    """What both timings share: the events that change a stage's versions."""
+    """What all timings share: the events that change a stage's versions."""
 
     def __init__(self, stages: Iterable[StageRole], *, every_s: float, sweeping: bool) -> None:
         self.stages = {role.name: StageVersions(role, every_s=every_s, sweeping=sweeping) for role in stages}
@@ -221,8 +222,11 @@ class _Versions:
         return all(stage.safe() for stage in self.stages.values())
 
 
-class Separate(_Versions):
-    """Sweeping and individual: every stage is captured on its own."""
+class Sweeping(_Versions):
+    """Every stage is captured on its own and goes on meanwhile: what is captured lies behind it."""
+
+    def __init__(self, stages: Iterable[StageRole], *, every_s: float) -> None:
+        super().__init__(stages, every_s=every_s, sweeping=True)
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         effects: list[Effect] = []
@@ -262,6 +266,7 @@ class Synchronous(_Versions):
         self.phase: Literal["running", "pausing", "capturing"] = "running"
         self._paused: set[str] = set()
         self._failed = False
+        self._began = 0.0
         self._round_at: float | None = None
 
     def handle(self, event: Event, now: float) -> list[Effect]:
@@ -279,19 +284,19 @@ class Synchronous(_Versions):
             due = self.next_deadline()
             if due is None or now < due:
                 return []
-            self.phase, self._paused = "pausing", set()
+            self.phase, self._paused, self._began = "pausing", set(), now
             return [Pause(stage.name) for stage in stages]
         if self.phase == "pausing":
             if len(self._paused) < len(self.stages):
                 return []
             self.phase, self._failed = "capturing", False
-            captures = [effect for stage in stages for effect in stage.captures(now, timed=False)]
+            captures = [effect for stage in stages for effect in stage.captures(now)]
             if captures:
                 return captures
         if any(v.in_flight for stage in stages for v in stage.at.values()):
             return []
         self.phase = "running"
-        self._round_at = now + (RETRY_S if self._failed else self.every_s)
+        self._round_at = now + RETRY_S if self._failed else self._began + self.every_s
         return [Resume(stage.name) for stage in stages]
 
     def next_deadline(self) -> float | None:
@@ -304,3 +309,24 @@ class Synchronous(_Versions):
         if self._round_at is None or (hurry and not self._failed):
             return float("-inf")
         return self._round_at
+
+
+class Individual:
+    """Every stage as if it were a unit of its own: it is paused alone, and goes on when its own checkpoint is safe."""
+
+    def __init__(self, stages: Iterable[StageRole], *, every_s: float) -> None:
+        self.each = {role.name: Synchronous([role], every_s=every_s) for role in stages}
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        if isinstance(event, (Tick, StandbysChanged, Drain)):
+            return [effect for machine in self.each.values() for effect in machine.handle(event, now)]
+        return self.each[event.stage].handle(event, now)
+
+    def next_deadline(self) -> float | None:
+        deadline: float | None = None
+        for machine in self.each.values():
+            deadline = sooner(deadline, machine.next_deadline())
+        return deadline
+
+    def safe(self) -> bool:
+        return all(machine.safe() for machine in self.each.values())
