@@ -313,6 +313,23 @@ def test_a_store_left_in_the_middle_of_a_change_has_both_versions(store: Checkpo
     assert again.versions() == [5] and content(again.state) == {"b": b"2"} == content(twins(again))
 
 
+def test_of_both_versions_the_damaged_one_is_forgotten(
+    store: CheckpointStore, primary: Primary, tmp_path: Path
+) -> None:
+    primary.ship(3, {"a": b"1"})
+    older = manifest(store.folder, 3).read_bytes()
+    primary.ship(4, {"a": b"1", "b": b"2"})
+    manifest(store.folder, 3).write_bytes(older)
+    for root in (store.state, twins(store)):
+        (root / "b").write_bytes(b"?")
+    again = CheckpointStore(store.folder)
+    restored, complaints = again.restore()
+    assert (restored or {})["epoch"] == 3 and len(complaints) == 1
+    assert again.versions() == [3]
+    restored, complaints = again.clone(tmp_path / "clone").restore()
+    assert (restored or {})["epoch"] == 3 and complaints == [], "what is cloned is what was restored"
+
+
 def test_a_store_opened_again_goes_on(store: CheckpointStore, primary: Primary) -> None:
     primary.ship(0, {"a": b"1"})
     primary.store = CheckpointStore(store.folder)

@@ -32,9 +32,14 @@ class Answering:
     def __init__(self, lives: list[int]) -> None:
         self.lives, self.connections, self.over = lives, 0, False
         self.process: str | None = None
-        calls = {"job": lambda header, body: {}, "plan": lambda header, body: {}}
+        self.plans = 0
+        calls = {"job": lambda header, body: {}, "plan": self.plan}
         service = Service(calls=calls, gets={"pulse": self.pulse})
         self.server = Server("127.0.0.1:0", "token", service)
+
+    def plan(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
+        self.plans += 1
+        return {}
 
     def pulse(self, request: dict[str, Any]) -> flight.FlightDataStream:
         if self.process not in (None, request["process"]):
@@ -80,6 +85,7 @@ def test_a_connection_that_is_lost_is_made_again(coordinator: Coordinator) -> No
     time.sleep(0.2)
     assert "h1" in coordinator.failover.alive
     assert not any(event["kind"] in ("host-lost", "missed") for event in coordinator.events)
+    assert host.plans >= 3, "what was said meanwhile may have been lost: everybody is told again"
     host.stop()
 
 
