@@ -20,6 +20,7 @@ import pyarrow.dataset as ds
 import pyarrow.flight as flight
 import pyarrow.parquet as pq
 import pytest
+from processes import end, start
 
 from authority import Authority
 from jobs import DIAMOND, IN_ORDER, PAIR, RARELY, REPLAYED, THROWS, WINDOWS, write_job
@@ -270,10 +271,8 @@ def test_command_line_run_roles_status_and_ctrl_c(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "understudy"]
     conf = [x for k, v in FAST_START.items() for x in ("--conf", f"{k}={v}")]
     state = str(tmp_path / "state")
-    process = subprocess.Popen(
-        [*command, "run", str(job), "--hosts", "2", "--roles", "roles.toml", "--state", state, *conf],
-        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+    roles = ["--hosts", "2", "--roles", "roles.toml"]
+    process = start("run", str(job), *roles, "--state", state, *conf, folder=tmp_path)
     try:
         wait_for(lambda: len(epochs_in(tmp_path / "out")) > 5, 150, "output")
 
@@ -303,7 +302,7 @@ def test_command_line_run_roles_status_and_ctrl_c(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         text, _ = process.communicate(timeout=60)
     finally:
-        process.kill()
+        end(process)
     assert process.returncode == 0, text
     assert "stopped; run it again to go on" in text
     assert "Traceback" not in text
@@ -357,15 +356,9 @@ def test_hosts_started_apart_speak_tls(tmp_path: Path) -> None:
     conf = [x for k, v in FAST_START.items() for x in ("--conf", f"{k}={v}")]
     state = ["--state", str(tmp_path / "state")]
 
-    def start(*arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [*command, *arguments], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-
-    processes = [
-        start("run", str(job), "--hosts", "2", "--coordinator", address, *state, *secure),
-        *(start("host", "--name", name, "--coordinator", address, *secure, *conf) for name in ("h1", "h2")),
-    ]
+    hosts = [["host", "--name", name, "--coordinator", address, *secure, *conf] for name in ("h1", "h2")]
+    run = ["run", str(job), "--hosts", "2", "--coordinator", address, *state, *secure]
+    processes = [start(*arguments, folder=tmp_path) for arguments in (run, *hosts)]
     try:
         wait_for(lambda: len(epochs_in(tmp_path / "out")) > 5, 150, "output")
         asked = [*command, "status", *state, "--json"]
@@ -379,8 +372,5 @@ def test_hosts_started_apart_speak_tls(tmp_path: Path) -> None:
         assert [p.wait(timeout=30) for p in processes[1:]] == [0, 0]
     finally:
         for process in processes:
-            for one in [*psutil.Process(process.pid).children(recursive=True)] if process.poll() is None else []:
-                one.kill()
-            process.kill()
-            process.communicate()
+            end(process)
     assert epochs_in(tmp_path / "out") == list(range(epochs_in(tmp_path / "out")[-1] + 1))
