@@ -208,6 +208,7 @@ CHANGES = (
 
 def switching(out: Path, name: str) -> list[dict[str, Any]]:
     """Policies changed 20 times under load, with a SIGKILL in the middle of a change and one between two."""
+    # The kills come where neither unit is under none: what is lost then is nobody's promise.
     walks = {"moving": CHANGES, "speeds": (*reversed(CHANGES[:-1]), CHANGES[-1])}
     changes = [(unit, parse(walk[number])) for number in range(len(CHANGES)) for unit, walk in walks.items()]
     with (

@@ -1,11 +1,10 @@
-"""Checkpoints as files: what a version needs, what is shipped of it, and what a store gives back."""
+"""Checkpoints as files: what is shipped of a version, and what a store gives back."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-import zipfile
 import zlib
 from pathlib import Path
 from typing import Any
@@ -14,175 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from files import put
 from understudy.runtime import checkpoints
-from understudy.runtime.checkpoints import (
-    CheckpointDamaged,
-    CheckpointStore,
-    Shipped,
-    digest,
-    files_of_version,
-    next_watermark_ms,
-    sizes_of_version,
-)
+from understudy.runtime.checkpoints import CheckpointDamaged, CheckpointStore, Shipped, digest
 
 PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # for busy machines
-
-# -- what a version needs -----------------------------------------------------------------------------------------
-
-
-def put(folder: Path, name: str, data: bytes | str = b"") -> Path:
-    path = folder / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data if isinstance(data, bytes) else data.encode())
-    return path
-
-
-def spark_folder(folder: Path, batches: int) -> Path:
-    """The logs of a query that has committed ``batches`` batches, with Hadoop's checksum files beside them."""
-    put(folder, "metadata", '{"id":"q"}')
-    for batch in range(batches):
-        for log in ("offsets", "commits"):
-            put(folder, f"{log}/{batch}", f"v1\n{log} {batch}")
-            put(folder, f"{log}/.{batch}.crc", b"crc")
-    put(folder, f"offsets/{batches}", "v1\nbegun, not committed")
-    return folder
-
-
-def image(path: Path, *, tables: tuple[str, ...] = (), logs: tuple[str, ...] = (), version: str = "v1\n") -> None:
-    """A RocksDB image as Spark writes it: an archive whose member ``metadata`` names the files it refers to."""
-    described = {
-        "sstFiles": [{"localFileName": t[:6] + ".sst", "dfsSstFileName": t, "sizeBytes": 3} for t in tables],
-        "logFiles": [{"localFileName": n[:6] + ".log", "dfsLogFileName": n, "sizeBytes": 3} for n in logs],
-        "numKeys": 1,
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("metadata", version + json.dumps(described))
-        archive.writestr("MANIFEST-000005", "rocksdb's own")
-    for table in tables:
-        put(path.parent, f"SSTs/{table}", b"sst")
-    for log in logs:
-        put(path.parent, f"logs/{log}", b"log")
-
-
-def logs_of(batch: int) -> list[str]:
-    return sorted(["metadata", *(f"{log}/{b}" for log in ("offsets", "commits") for b in (batch - 1, batch) if b >= 0)])
-
-
-def names(folder: Path, batch: int) -> list[str]:
-    needed = files_of_version(folder, batch)
-    assert all(path == folder / name and path.is_file() for name, path in needed.items())
-    return sorted(needed)
-
-
-def test_before_the_first_batch_nothing_is_needed(tmp_path: Path) -> None:
-    assert files_of_version(tmp_path, -1) == {}
-
-
-def test_a_query_without_state_needs_its_last_log_entries(tmp_path: Path) -> None:
-    spark_folder(tmp_path, 5)
-    assert names(tmp_path, 0) == logs_of(0) == ["commits/0", "metadata", "offsets/0"]
-    assert names(tmp_path, 4) == logs_of(4) == ["commits/3", "commits/4", "metadata", "offsets/3", "offsets/4"]
-
-
-def test_a_batch_that_is_not_committed_is_refused(tmp_path: Path) -> None:
-    spark_folder(tmp_path, 5)
-    with pytest.raises(FileNotFoundError, match="batch 5 is not committed in"):
-        files_of_version(tmp_path, 5)
-
-
-def test_deltas_and_snapshots(tmp_path: Path) -> None:
-    """The default provider: version V of the state (batch V-1) is the newest snapshot up to it plus deltas."""
-    spark_folder(tmp_path, 8)
-    for version in range(1, 9):
-        put(tmp_path, f"state/0/1/{version}.delta", b"d")
-        put(tmp_path, f"state/0/1/.{version}.delta.crc", b"c")
-    put(tmp_path, "state/0/1/3.snapshot", b"s")
-    put(tmp_path, "state/0/1/6.snapshot", b"s")
-    put(tmp_path, "state/0/1/4.delta.tmp", b"torn")
-    state = "state/0/1"
-    assert names(tmp_path, 1) == sorted(logs_of(1) + [f"{state}/1.delta", f"{state}/2.delta"])
-    assert names(tmp_path, 2) == sorted(logs_of(2) + [f"{state}/3.snapshot"])
-    assert names(tmp_path, 4) == sorted(logs_of(4) + [f"{state}/3.snapshot", f"{state}/4.delta", f"{state}/5.delta"])
-    assert names(tmp_path, 7) == sorted(logs_of(7) + [f"{state}/6.snapshot", f"{state}/7.delta", f"{state}/8.delta"])
-
-
-def test_changelogs_and_images(tmp_path: Path) -> None:
-    """RocksDB with changelogs: the newest image with the tables that it refers to, plus changelogs."""
-    spark_folder(tmp_path, 6)
-    state = tmp_path / "state" / "0" / "0" / "left-keyToNumValues"
-    for version in range(1, 7):
-        put(state, f"{version}.changelog", b"c")
-    image(state / "2.zip", tables=("000001-uuid.sst",), logs=("000007-uuid.log",))
-    image(state / "5.zip", tables=("000001-uuid.sst", "000009-other.sst"))
-    put(state, "SSTs/000004-nobody.sst", b"no image refers to it")
-    here = "state/0/0/left-keyToNumValues"
-    assert names(tmp_path, 0) == sorted(logs_of(0) + [f"{here}/1.changelog"])
-    assert names(tmp_path, 3) == sorted(
-        logs_of(3)
-        + [f"{here}/2.zip", f"{here}/SSTs/000001-uuid.sst", f"{here}/logs/000007-uuid.log"]
-        + [f"{here}/3.changelog", f"{here}/4.changelog"]
-    )
-    assert names(tmp_path, 5) == sorted(
-        logs_of(5)
-        + [f"{here}/5.zip", f"{here}/SSTs/000001-uuid.sst", f"{here}/SSTs/000009-other.sst", f"{here}/6.changelog"]
-    )
-
-
-def test_sizes_of_a_state_and_of_what_changed_in_it(tmp_path: Path) -> None:
-    spark_folder(tmp_path, 4)
-    for partition, size in ((0, 10), (1, 5)):
-        state = tmp_path / "state" / "0" / str(partition)
-        for version in range(1, 5):
-            put(state, f"{version}.changelog", b"c" * size * version)
-    assert sizes_of_version(tmp_path, 2) == (15 * (1 + 2 + 3), 15 * 3)
-    image(state / "3.zip", tables=("000001-uuid.sst",))
-    whole, changed = sizes_of_version(tmp_path, 2)
-    assert changed == 15 * 3, "an image does not hide what changed"
-    assert whole == 10 * (1 + 2 + 3) + (state / "3.zip").stat().st_size + 3
-    assert sizes_of_version(tmp_path, -1) == (0, 0)
-
-
-def test_the_watermark_after_a_batch(tmp_path: Path) -> None:
-    put(tmp_path, "commits/7", 'v1\n{"nextBatchWatermarkMs":1700000000123}')
-    assert next_watermark_ms(tmp_path, 7) == 1_700_000_000_123
-
-
-def test_the_metadata_of_an_image_as_spark_writes_it(tmp_path: Path) -> None:
-    spark_folder(tmp_path, 1)
-    state = tmp_path / "state" / "0" / "0"
-    state.mkdir(parents=True)
-    with zipfile.ZipFile(state / "1.zip", "w") as archive:
-        archive.writestr(
-            "metadata",
-            'v1\n{"sstFiles":[{"localFileName":"000001.sst","dfsSstFileName":"000001-uuid.sst","sizeBytes":3}],'
-            '"logFiles":[],"numKeys":1}',
-        )
-    put(state, "SSTs/000001-uuid.sst", b"sst")
-    assert names(tmp_path, 0) == sorted(logs_of(0) + ["state/0/0/1.zip", "state/0/0/SSTs/000001-uuid.sst"])
-
-
-def test_every_partition_and_the_schema_of_the_state(tmp_path: Path) -> None:
-    spark_folder(tmp_path, 2)
-    put(tmp_path, "state/0/_metadata/schema", b"v2")
-    put(tmp_path, "state/0/_metadata/.schema.crc", b"c")
-    put(tmp_path, "state/0/_metadata/v2/0_abc", b"nested")
-    for partition in (0, 1):
-        put(tmp_path, f"state/0/{partition}/1.delta", b"d")
-        put(tmp_path, f"state/0/{partition}/2.delta", b"d")
-    assert names(tmp_path, 1) == sorted(
-        logs_of(1)
-        + ["state/0/_metadata/schema", "state/0/_metadata/v2/0_abc"]
-        + [f"state/0/{p}/{v}.delta" for p in (0, 1) for v in (1, 2)]
-    )
-
-
-def test_a_damaged_image_is_noticed(tmp_path: Path) -> None:
-    spark_folder(tmp_path, 1)
-    put(tmp_path, "state/0/0/1.zip", b"not an archive")
-    with pytest.raises(zipfile.BadZipFile):
-        files_of_version(tmp_path, 0)
-
 
 # -- shipping and pasting -----------------------------------------------------------------------------------------
 

@@ -36,8 +36,6 @@ class Progress:
 
     received: int
     acked: int
-    lead: int = LEAD
-    """By how many epochs its copies count more than itself, at most."""
     levels: dict[int, int] = field(default_factory=dict)
     """What it acknowledged at levels below the final one."""
     near: bool = False
@@ -49,10 +47,9 @@ class Progress:
     _given: int = -1
     _copies: int = -1
 
-    @property
-    def taken(self) -> int:
-        """What it has of the stream as far as back-pressure goes: also what its copies have, if they count."""
-        return max(self.received, min(self._copies, self.received + self.lead))
+    def taken(self, lead: int) -> int:
+        """What it has of the stream as far as back-pressure goes: also what its copies have, up to ``lead`` more."""
+        return max(self.received, min(self._copies, self.received + lead))
 
     @property
     def given(self) -> int:
@@ -73,7 +70,7 @@ class Progress:
 class OutputQueue:
     """Call ``append`` once per epoch in order, ``request`` when a consumer asks, ``ack`` when it acknowledges."""
 
-    __slots__ = ("_lost", "_owed", "_trimmed", "first", "next", "progress")
+    __slots__ = ("_lead", "_lost", "_owed", "_trimmed", "first", "next", "progress")
 
     def __init__(
         self,
@@ -85,16 +82,15 @@ class OutputQueue:
         lead: int = LEAD,
     ) -> None:
         """``start`` is the epoch that is appended next; ``first`` the oldest that is there already, if any is.
-        ``rebuilt``: what was before that is gone, whether anybody needed it or not."""
+        ``rebuilt``: what was before that is gone, whether anybody needed it or not. ``lead``: see ``lead_for``."""
+        self._lead = lead
         self.next = start
         """The number that the next appended epoch must have."""
         self.first = start if first is None else first
         """The oldest epoch this queue can serve. Below it lie epochs that were trimmed, or that a predecessor
         without protection took with it."""
         self._trimmed = self.first - 1
-        self.progress = {
-            name: Progress(received=self._trimmed, acked=self._trimmed, lead=lead) for name in consumers
-        }
+        self.progress = {name: Progress(received=self._trimmed, acked=self._trimmed) for name in consumers}
         self._lost = self._trimmed if rebuilt else -1
         self._owed = set(self.progress) if self._lost >= 0 else set()
 
@@ -186,7 +182,7 @@ class OutputQueue:
         """Epochs produced that the slowest consumer has not taken yet: the measure of back-pressure."""
         slowest = self.next - 1
         for progress in self.progress.values():
-            taken = progress.taken
+            taken = progress.taken(self._lead)
             if taken < slowest:
                 slowest = taken
         return self.next - 1 - slowest

@@ -1,9 +1,8 @@
-"""Checkpoints as files: what version V of a Spark checkpoint folder needs, and the store that keeps it.
+"""Checkpoints as files that are shipped, and the store that keeps them.
 
-Spark's state files are immutable once their batch has committed, so naming the files that version V needs *is*
-the snapshot, and shipping those not shipped before *is* the delta. A store keeps the newest version, described by a
-manifest with every file's length and hash; what it does not name is deleted. Every file has a *twin*, a second copy
-from which it is mended when it turns out to be damaged.
+Which files a version is made of, ``spark_files`` tells; shipping those not shipped before *is* the delta. A store keeps
+the newest version, described by a manifest with every file's length and hash; what it does not name is deleted. Every
+file has a *twin*, a second copy from which it is mended when it turns out to be damaged.
 """
 
 from __future__ import annotations
@@ -11,9 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import shutil
-import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -28,78 +25,9 @@ SCRUB_BYTES = 16 << 20
 """How much of what a store holds is read again after each version, so that damage is found while the other twin is
 whole. More finds it sooner and costs the disk more."""
 
-_NUMBERED = re.compile(r"(\d+)\.(delta|snapshot|changelog|zip)")
-_WHOLE = ("snapshot", "zip")
-
 
 class CheckpointDamaged(Exception):
     pass
-
-
-def files_of_version(folder: Path, batch: int) -> dict[str, Path]:
-    """The files that a query needs to go on after ``batch``; names are relative to ``folder``."""
-    needed: dict[str, Path] = {}
-    if batch < 0:
-        return needed
-
-    def take(path: Path) -> None:
-        needed[str(path.relative_to(folder))] = path
-
-    if not (folder / "commits" / str(batch)).exists():
-        raise FileNotFoundError(f"batch {batch} is not committed in {folder}")
-    take(folder / "metadata")
-    for log in ("offsets", "commits"):
-        for number in (batch - 1, batch):
-            if number >= 0:
-                take(folder / log / str(number))
-    for root, dirs, names in os.walk(folder / "state"):
-        here = Path(root)
-        if "_metadata" in here.relative_to(folder).parts:
-            for name in names:
-                if not name.startswith("."):
-                    take(here / name)
-            continue
-        _take_state(here, names, batch + 1, take)
-        dirs[:] = [d for d in dirs if d not in ("SSTs", "logs")]
-    return needed
-
-
-def sizes_of_version(folder: Path, batch: int) -> tuple[int, int]:
-    """Bytes of the state after ``batch``, and of what that batch changed in it."""
-    needed = files_of_version(folder, batch)
-    whole = sum(path.stat().st_size for name, path in needed.items() if name.startswith("state/"))
-    changes = (p for p in (folder / "state").rglob(f"{batch + 1}.*") if p.suffix in (".changelog", ".delta"))
-    return whole, sum(path.stat().st_size for path in changes)
-
-
-def next_watermark_ms(folder: Path, batch: int) -> int:
-    """The watermark that the batch after ``batch`` uses, from Spark's log of commits."""
-    described = (folder / "commits" / str(batch)).read_text().splitlines()[1]
-    return int(json.loads(described)["nextBatchWatermarkMs"])
-
-
-def _take_state(here: Path, names: list[str], version: int, take: Any) -> None:
-    """The newest whole image at or before ``version`` and every increment after it."""
-    numbered = [(int(m[1]), m[2], name) for name in names if (m := _NUMBERED.fullmatch(name))]
-    base, whole = max(((n, name) for n, kind, name in numbered if kind in _WHOLE and n <= version), default=(0, None))
-    if whole is not None:
-        take(here / whole)
-        if whole.endswith(".zip"):
-            for path in _rocksdb_files(here, here / whole):
-                take(path)
-    for n, kind, name in numbered:
-        if kind not in _WHOLE and base < n <= version:
-            take(here / name)
-
-
-def _rocksdb_files(here: Path, image: Path) -> list[Path]:
-    """The table and log files that a RocksDB image refers to, from the JSON inside its archive."""
-    with zipfile.ZipFile(image) as archive:
-        text = archive.read("metadata").decode()
-    described = json.loads(text[text.index("{") :])
-    tables = [here / "SSTs" / f["dfsSstFileName"] for f in described.get("sstFiles", [])]
-    logs = [here / "logs" / f["dfsLogFileName"] for f in described.get("logFiles", [])]
-    return tables + logs
 
 
 def digest(data: bytes | memoryview) -> str:

@@ -16,8 +16,9 @@ import pyarrow.flight as flight
 
 from understudy.core.acks import FINAL
 from understudy.core.policies import Policy, base
-from understudy.runtime.checkpoints import CheckpointDamaged, CheckpointStore, Shipped, files_of_version
+from understudy.runtime.checkpoints import CheckpointDamaged, CheckpointStore, Shipped
 from understudy.runtime.spark import first_line
+from understudy.runtime.spark_files import files_of_version
 
 if TYPE_CHECKING:
     from understudy.runtime.host import Host

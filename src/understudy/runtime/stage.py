@@ -27,15 +27,10 @@ from understudy.core.policies.upstream import Row
 from understudy.core.windows import Windows
 from understudy.errors import JobError
 from understudy.runtime import wire
-from understudy.runtime.checkpoints import (
-    CheckpointStore,
-    Shipped,
-    files_of_version,
-    next_watermark_ms,
-    sizes_of_version,
-)
+from understudy.runtime.checkpoints import CheckpointStore, Shipped
 from understudy.runtime.keeper import Keeper, Reporter
 from understudy.runtime.spark import WORKER_LATE, root_cause
+from understudy.runtime.spark_files import files_of_version, next_watermark_ms, sizes_of_version
 from understudy.runtime.streams import AHEAD_MAX, Inlet, SinkWriter, Stream, write_table
 
 if TYPE_CHECKING:
