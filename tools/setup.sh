@@ -177,10 +177,12 @@ ensure_venv_module() {
 
 # The package list, hashes checked, then this package itself, built with the setuptools of the list.
 # --use-pep517: PySpark comes as source, and pip keeps the built wheel in its cache only this way.
+# --no-deps: the list is whole. Resolving again, pip takes an extra of a pinned package (coverage[toml]) for another,
+# unpinned one as soon as there is a newer release of it, and refuses.
 # PIP_USER=0: a user's own pip settings must not send packages out of .venv.
 install_locked() {
     PIP_USER=0 PIP_DISABLE_PIP_VERSION_CHECK=1 "$VENV/bin/python" -m pip install --quiet --no-input \
-        --use-pep517 --require-hashes -r requirements.lock
+        --use-pep517 --no-deps --require-hashes -r requirements.lock
 }
 install_self() {
     PIP_USER=0 PIP_DISABLE_PIP_VERSION_CHECK=1 "$VENV/bin/python" -m pip install --quiet --no-input \
