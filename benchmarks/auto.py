@@ -25,7 +25,7 @@ from understudy.cli import FAST_START, interrupt_on_sigterm
 from understudy.core.choice import best_of_each_kind, candidates
 from understudy.core.policies import Auto, Policy, none
 from understudy.drill import Drill
-from understudy.job import load
+from understudy.job_files import load
 from understudy.runtime import profile
 from understudy.runtime.wire import HA_CATEGORIES
 

@@ -93,7 +93,7 @@ def _token(file: Path | None) -> str:
 
 
 def _default_state(job_file: Path) -> Path:
-    from understudy.job import load
+    from understudy.job_files import load
 
     return Path(".understudy") / load(job_file).name
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -334,41 +332,3 @@ def _checked_roles(
 def _caller(depth: int = 2) -> str:
     frame = sys._getframe(depth)
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
-
-
-def load(path: str | Path) -> Job:
-    """The one Job defined at the top of a Python file."""
-    file = Path(path)
-    if not file.is_file():
-        raise JobError(f"{file}: there is no such job file")
-    spec = importlib.util.spec_from_file_location(f"understudy_job_{file.stem}", file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    sys.path.insert(0, str(file.parent.resolve()))
-    try:
-        spec.loader.exec_module(module)
-    except JobError as error:
-        if str(error).startswith(f"{file.name}:"):
-            raise
-        raise JobError(f"{_line_in(file, error)}: {error}") from None
-    except SyntaxError as error:
-        raise JobError(f"{Path(error.filename or file).name}:{error.lineno}: syntax error: {error.msg}") from None
-    except Exception as error:
-        raise JobError(f"{_line_in(file, error)}: {type(error).__name__}: {error}") from error
-    finally:
-        sys.path.pop(0)
-    jobs = list({id(value): value for value in vars(module).values() if isinstance(value, Job)}.values())
-    if len(jobs) != 1:
-        raise JobError(
-            f"{file.name}: found {len(jobs)} jobs at the top of the file; define exactly one, job = us.Job(...)"
-        )
-    jobs[0].check_ends()
-    return jobs[0]
-
-
-def _line_in(file: Path, error: BaseException) -> str:
-    """Where in the job file an error came up: the innermost line of it."""
-    frames = reversed(traceback.extract_tb(error.__traceback__))
-    line = next((f.lineno for f in frames if Path(f.filename).resolve() == file.resolve()), "?")
-    return f"{file.name}:{line}"

@@ -157,7 +157,7 @@ def simulate(
 ) -> None:
     """Let a year pass over a job in a data centre with the failures of Meteor Shower's Table I, per policy."""
     from understudy.core.policies import Auto
-    from understudy.job import load
+    from understudy.job_files import load
     from understudy.roles import read
     from understudy.sim import datacentre, datacentre_page
 

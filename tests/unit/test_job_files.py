@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 import understudy as us
 from understudy.errors import JobError
-from understudy.job import load
+from understudy.job_files import is_same, link_imports, load, pack, unpack
 
 GOOD = """
 import understudy as us
@@ -161,3 +162,90 @@ def test_a_syntax_error_in_a_neighbour(tmp_path: Path) -> None:
 def test_a_wrong_source_in_a_file_says_where(tmp_path: Path) -> None:
     with pytest.raises(JobError, match=r"^traffic\.py:5: .*rows_per_second=0"):
         load(write(tmp_path, GOOD.replace("rate(10)", "rate(0)")))
+
+
+# -- functions and classes of the file, and what is beside it -----------------------------------------------------
+
+
+def test_functions_of_a_job_file_travel_without_it(tmp_path: Path) -> None:
+    from pyspark import cloudpickle
+
+    text = "LIMIT = 3\nclass Over:\n    def __call__(self, x):\n        return x > LIMIT\n"
+    text += "def over(x):\n    return Over()(x)\n"
+    load(write(tmp_path, GOOD + text, "travelling.py"))
+    pickled = cloudpickle.dumps(sys.modules["understudy_job_travelling"].over)
+    script = "import pickle, sys; over = pickle.loads(sys.stdin.buffer.read()); print(over(2), over(4))"
+    elsewhere = subprocess.run([sys.executable, "-c", script], input=pickled, capture_output=True, cwd="/", check=True)
+    assert elsewhere.stdout.decode().split() == ["False", "True"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'from pyspark.sql import functions as F\nFAST = F.col("speed") > 30\n',
+        'from pyspark.sql import functions as F\n@F.pandas_udf("double")\ndef twice(x):\n    return x * 2\n',
+    ],
+)
+def test_a_file_that_needs_a_session_is_read_again_with_one(tmp_path: Path, text: str) -> None:
+    asked = []
+
+    class NoSession(Exception):
+        pass
+
+    def session() -> None:
+        asked.append(1)
+        raise NoSession  # what would follow needs a JVM: tests/e2e/test_compat.py
+
+    with pytest.raises(JobError, match="NoSession"):
+        load(write(tmp_path, text + GOOD), session)
+    assert asked
+
+
+def test_a_session_is_there_before_a_file_makes_one(tmp_path: Path) -> None:
+    asked = []
+    text = GOOD + "def get():\n    import pyspark.sql as q\n    return q.SparkSession.builder.getOrCreate()\n"
+    load(write(tmp_path, text), lambda: asked.append(1))
+    load(write(tmp_path, GOOD), lambda: asked.append(2))
+    assert asked == [1]
+
+
+def beside(tmp_path: Path) -> Path:
+    (tmp_path / "fleet" / "__pycache__").mkdir(parents=True)
+    (tmp_path / "data").mkdir()
+    for name in ("helpers.py", "types.py", "fleet/__init__.py", "fleet/limits.py", "fleet/limits.json"):
+        (tmp_path / name).write_text(f"# {name}\n")
+    for name in ("fleet/__pycache__/x.pyc", "data/large.csv", "notes.txt"):
+        (tmp_path / name).write_text("not taken along")
+    return write(tmp_path, GOOD)
+
+
+def test_modules_and_packages_beside_a_job_file_are_taken_along(tmp_path: Path) -> None:
+    file = beside(tmp_path / "home")
+    packed = pack(file)
+    unpack(packed, tmp_path / "there")
+    found = {str(p.relative_to(tmp_path / "there")) for p in (tmp_path / "there").rglob("*") if p.is_file()}
+    assert found == {
+        "traffic.py", "helpers.py", "types.py", "fleet/__init__.py", "fleet/limits.py", "fleet/limits.json"
+    }  # fmt: skip
+    assert pack(file) == packed
+    assert is_same(file.parent, packed) and is_same(tmp_path / "there", packed)
+    (tmp_path / "there" / "fleet" / "limits.json").write_text("changed")
+    assert not is_same(tmp_path / "there", packed) and not is_same(tmp_path / "nowhere", packed)
+
+
+def test_a_module_called_like_one_of_pythons_own_is_not_imported_by_workers(tmp_path: Path) -> None:
+    file = beside(tmp_path)
+    link_imports(tmp_path, pack(file), tmp_path / "imports")
+    assert {p.name for p in (tmp_path / "imports").iterdir()} == {"traffic.py", "helpers.py", "fleet"}
+    assert (tmp_path / "imports" / "fleet" / "limits.json").read_text() == "# fleet/limits.json\n"
+    link_imports(tmp_path, pack(file), tmp_path / "imports")  # the next job replaces it
+
+
+def test_of_a_large_folder_only_what_was_imported_is_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("understudy.job_files.PACK_BYTES_MAX", 10)
+    write(tmp_path, "X = 1", "imported_by_traffic.py")
+    write(tmp_path, "X = 1", "not_imported_by_traffic.py")
+    file = write(tmp_path, "import imported_by_traffic\n" + GOOD)
+    load(file)
+    unpack(pack(file), tmp_path / "there")
+    assert {p.name for p in (tmp_path / "there").iterdir()} == {"traffic.py", "imported_by_traffic.py"}

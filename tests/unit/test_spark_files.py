@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from files import put
-from understudy.runtime.spark_files import files_of_version, next_watermark_ms, sizes_of_version
+from understudy.runtime.spark_files import files_of_version, move_in, next_watermark_ms, sizes_of_version
 
 
 def spark_folder(folder: Path, batches: int) -> Path:
@@ -157,3 +157,43 @@ def test_a_damaged_image_is_noticed(tmp_path: Path) -> None:
     put(tmp_path, "state/0/0/1.zip", b"not an archive")
     with pytest.raises(zipfile.BadZipFile):
         files_of_version(tmp_path, 0)
+
+
+def described(folder: Path, batch: int, root: str) -> Path:
+    """What transformWithState writes about its state: a description, and where it is, with its whole path."""
+    schemas, metadata = folder / "state/0/_stateSchema/default", folder / "state/0/_metadata/v2"
+    for path in (schemas, metadata):
+        path.mkdir(parents=True, exist_ok=True)
+    (schemas / f"{batch}_4f5e").write_text("schema")
+    name = f"file:{root}/state/0/_stateSchema/default/{batch}_4f5e"
+    info = {"storeName": "default", "numPartitions": 2, "stateSchemaFilePaths": [name]}
+    text = json.dumps({"operatorInfo": {"operatorId": 0}, "stateStoreInfo": [info], "operatorPropertiesJson": "{}"})
+    (metadata / str(batch)).write_text(f"v2\n{text}")
+    return metadata / str(batch)
+
+
+def test_descriptions_of_a_state_are_part_of_a_version(tmp_path: Path) -> None:
+    for log in ("offsets", "commits"):
+        (tmp_path / log).mkdir()
+        for number in range(4):
+            (tmp_path / log / str(number)).write_text("v1\n{}")
+    (tmp_path / "metadata").write_text("{}")
+    described(tmp_path, 0, "/x")
+    described(tmp_path, 3, "/x")
+    needed = files_of_version(tmp_path, 2)
+    assert "state/0/_stateSchema/default/0_4f5e" in needed and "state/0/_metadata/v2/0" in needed
+    assert not any("/3" in name for name in needed if name.startswith("state/"))
+
+
+def test_a_folder_that_was_copied_from_elsewhere_is_made_its_own(tmp_path: Path) -> None:
+    file = described(tmp_path / "here", 0, "/other/host/stages/s/state-1")
+    linked = tmp_path / "link"
+    linked.hardlink_to(file)
+    before = linked.read_text()
+    move_in(tmp_path / "here")
+    (info,) = json.loads(file.read_text().partition("\n")[2])["stateStoreInfo"]
+    (path,) = info["stateSchemaFilePaths"]
+    assert path == f"file:{tmp_path}/here/state/0/_stateSchema/default/0_4f5e"
+    assert Path(path.removeprefix("file:")).read_text() == "schema"
+    assert linked.read_text() == before, "others may have links to the file"
+    move_in(tmp_path / "nothing-there")

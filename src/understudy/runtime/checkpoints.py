@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from understudy.runtime.spark_files import move_in
+
 PART_BYTES = 8 << 20
 """Size of one message of a checkpoint: large enough to be fast, small enough not to hold up memory."""
 
@@ -252,12 +254,13 @@ class CheckpointStore:
         return copy
 
     def forget(self) -> None:
-        """The files now belong to a running query; this store no longer vouches for any version."""
+        """The files now belong to a query that is about to run; this store no longer vouches for any version."""
         for version in self.versions():
             self._drop(version)
         shutil.rmtree(self._twins, ignore_errors=True)
         self._twins.mkdir(exist_ok=True)
         self._files = {}
+        move_in(self.state)
 
     def _drop(self, version: int) -> None:
         for manifest in self._manifests.glob(f"{version}.*"):

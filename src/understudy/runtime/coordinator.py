@@ -19,14 +19,14 @@ from typing import Any
 
 import pyarrow.flight as flight
 
-from understudy import planning, roles
+from understudy import job_files, planning, roles
 from understudy.core import detection, failover, monitoring
 from understudy.core.failover import Failover, Plan, UnitPlan
 from understudy.core.monitoring import OWNER
 from understudy.core.operators import OperatorClass
 from understudy.core.policies import Auto, Policy, parse, spell
 from understudy.errors import HostsUnavailable, JobError, SetupError, StageFailed, UnderstudyError
-from understudy.job import Job, load
+from understudy.job import Job
 from understudy.planning import Measured
 from understudy.runtime import profile, wire
 from understudy.runtime.journal import Journal, plan_in
@@ -60,7 +60,11 @@ class CoordinatorConfig:
 class Coordinator:
     def __init__(self, config: CoordinatorConfig, on_event: Callable[[dict[str, Any]], None] | None = None) -> None:
         self.config = config
-        self.job: Job = load(config.job_file)
+        try:
+            self.job: Job = job_files.load(config.job_file)
+        finally:
+            job_files.end_session()
+        self._packed = job_files.pack(config.job_file)
         self.job.assign(config.options.get("roles", {}))
         if config.options.get("reference"):
             self.job.as_reference(Path(config.options["reference"]))
@@ -373,7 +377,8 @@ class Coordinator:
             "policies": self.policies,
             **self.config.options,
         }
-        reply = peer.call("job", header, file.read_bytes(), timeout_s=20)
+        # A file that needs a session to be read waits for the host's Spark.
+        reply = peer.call("job", header, self._packed, timeout_s=120)
         if reply.refused:
             self._fail(JobError(reply.header["text"]))
 

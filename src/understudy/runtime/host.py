@@ -24,9 +24,10 @@ import psutil
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from understudy import job_files
 from understudy.core.policies import Policy, parse
-from understudy.errors import JobError, SetupError, UnderstudyError
-from understudy.job import Job, load
+from understudy.errors import SetupError, UnderstudyError
+from understudy.job import Job
 from understudy.runtime import wire
 from understudy.runtime.monitor import MonitorRole
 from understudy.runtime.payloads import Payloads
@@ -34,7 +35,7 @@ from understudy.runtime.roles import STANDBYS, Roles
 from understudy.runtime.spark import Plans, start_session
 from understudy.runtime.spark_io import TLS_VARIABLE, TOKEN_VARIABLE
 from understudy.runtime.stage import RUN, RunningStage
-from understudy.runtime.standby import Rehearsal
+from understudy.runtime.standby import Rehearsal, Turns
 from understudy.runtime.streams import POLL_S, Stream
 from understudy.sinks import AnySink, FolderSink
 
@@ -64,6 +65,9 @@ class Host:
         self.name = config.name
         self.folder = config.folder
         self.folder.mkdir(parents=True, exist_ok=True)
+        self.imports = self.folder.resolve() / "imports"
+        """Stages, and what they hand to Spark's workers, may import what is beside the job file."""
+        sys.path.insert(0, str(self.imports))
         self.changed = threading.Condition(threading.RLock())
         self.meter = wire.Meter()
         self.payloads = Payloads(self.folder / "queues", memory_bytes_max=config.queue_bytes)
@@ -98,7 +102,10 @@ class Host:
         self._coordinator = wire.Peer(config.coordinator, config.token, self.meter, config.tls)
         self.roles = Roles(self)
         self.monitor = MonitorRole(self)
-        self.rehearsing = threading.Lock()
+        self.starting = threading.BoundedSemaphore(max(2, self.cores))
+        """Held while a query starts. Each starts Python processes, to which Spark gives 10 s; a dozen at once take
+        longer, and begin again."""
+        self.rehearsing = Turns()
         self.rehearsals: dict[str, Rehearsal] = {}
         """By session, for the readers of their queries."""
         os.environ[TOKEN_VARIABLE] = config.token
@@ -139,9 +146,12 @@ class Host:
         try:
             local = self.folder / "spark"
             shutil.rmtree(local, ignore_errors=True)
-            local.mkdir(parents=True)
             self._spark = start_session(
-                f"understudy-{self.name}", master=self.config.master, settings=self.config.settings, local_dir=local
+                f"understudy-{self.name}",
+                master=self.config.master,
+                settings=self.config.settings,
+                local_dir=local,
+                imports=self.imports,
             )
         except Exception as error:
             traceback.print_exc()
@@ -275,16 +285,15 @@ class Host:
         """The job's code and options. A host runs one job at a time."""
         if header["ident"] == self.options.get("ident"):
             return {}
-        folder = self.folder / "job"
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / header["file"]
-        path.write_bytes(body)
-        if header.get("directory"):
-            sys.path.insert(0, header["directory"])
+        folder = Path(header["directory"])
+        if not job_files.is_same(folder, body):
+            folder = self.folder / "job"
+            job_files.unpack(body, folder)
+        job_files.link_imports(folder, body, self.imports)
         try:
-            job = load(path)
+            job = job_files.load(folder / header["file"], self.wait_for_spark)
             job.assign(header.get("roles", {}))
-        except JobError as error:
+        except UnderstudyError as error:
             return {"refused": "job", "text": str(error)}
         if header.get("reference"):
             job.as_reference(Path(header["reference"]))
@@ -420,6 +429,7 @@ class Host:
                 return wire.epoch_stream(wire.EMPTY, {"refused": "fenced"})
             for level, epoch in request["acks"]:
                 stream.ack(request["consumer"], epoch, level)
+        asked = time.monotonic()
         refusal, table = stream.take(request["consumer"], request["epoch"], POLL_S, counts=request["counts"])
         if table is None:
             return wire.epoch_stream(wire.EMPTY, {"refused": refusal})
@@ -429,6 +439,8 @@ class Host:
             "generation": stream.owner.generation,
             "rows": table.num_rows,
             "bytes": table.nbytes,
+            "waited": round(time.monotonic() - asked, 4),
+            "cut": round(stream.cut_s, 4),
         }
         return wire.epoch_stream(table, header)
 

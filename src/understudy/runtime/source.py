@@ -19,7 +19,7 @@ import pyarrow.flight as flight
 
 from understudy.runtime import wire
 from understudy.runtime.spark import first_line
-from understudy.runtime.streams import AHEAD_MAX, SinkWriter, Stream
+from understudy.runtime.streams import SinkWriter, Stream
 from understudy.sources import Entry
 
 if TYPE_CHECKING:
@@ -120,7 +120,9 @@ class SourceStage:
                 self.log.append([entry])
                 if not self._share():
                     return
-                self.output.append(epoch, self._cursor.read(entry))
+                rows = self._cursor.read(entry)
+                self.output.cut_s = time.monotonic() - now
+                self.output.append(epoch, rows)
                 with host.changed:
                     self._cutting = False
         except Exception as error:
@@ -143,7 +145,7 @@ class SourceStage:
     def _may_close(self) -> bool:
         if self.host.replay and len(self.log.entries) >= len(self._replay):
             return False  # a replay ends where the recording ended
-        return len(self.log.entries) < self.host.go and not self.host.draining and self.output.queue.ahead < AHEAD_MAX
+        return len(self.log.entries) < self.host.go and not self.host.draining and self.output.queue.ahead == 0
 
     def _share(self) -> bool:
         """Bring every standby's log up to date before anyone sees the epoch. False when this source was fenced."""

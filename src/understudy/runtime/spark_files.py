@@ -15,6 +15,8 @@ from typing import Any
 
 _NUMBERED = re.compile(r"(\d+)\.(delta|snapshot|changelog|zip)")
 _WHOLE = ("snapshot", "zip")
+_DESCRIBING = {"_metadata", "_stateSchema"}
+"""Folders with what Spark says of a stateful operator: its kind and partitions, and what its state looks like."""
 
 
 def files_of_version(folder: Path, batch: int) -> dict[str, Path]:
@@ -35,14 +37,40 @@ def files_of_version(folder: Path, batch: int) -> dict[str, Path]:
                 take(folder / log / str(number))
     for root, dirs, names in os.walk(folder / "state"):
         here = Path(root)
-        if "_metadata" in here.relative_to(folder).parts:
+        if _DESCRIBING.intersection(here.relative_to(folder).parts):
             for name in names:
-                if not name.startswith("."):
+                if not name.startswith(".") and _batch_of(name) <= batch:
                     take(here / name)
             continue
         _take_state(here, names, batch + 1, take)
         dirs[:] = [d for d in dirs if d not in ("SSTs", "logs")]
     return needed
+
+
+def move_in(folder: Path) -> None:
+    """Make a checkpoint folder that was copied from elsewhere its own: Spark writes down, with their whole paths, where
+    the descriptions of a state are. Files are replaced, not changed: other folders may have links to them."""
+    here = f"file:{folder.resolve()}/state/"
+    for path in (folder / "state").glob("*/_metadata/v2/*"):
+        if path.name.startswith("."):
+            continue
+        version, _, text = path.read_text().partition("\n")
+        described = json.loads(text)
+        for store in described.get("stateStoreInfo", []):
+            known = store.get("stateSchemaFilePaths", [])
+            store["stateSchemaFilePaths"] = [_SCHEMA_FILE.sub(here, name) for name in known]
+        moved = path.with_name(f".{path.name}.moved")
+        moved.write_text(f"{version}\n{json.dumps(described)}")
+        moved.rename(path)
+
+
+_SCHEMA_FILE = re.compile(r"^.*/state/(?=[^/]+/_stateSchema/)")
+
+
+def _batch_of(name: str) -> int:
+    """Descriptions are named by the batch that wrote them: ``7``, ``7_<uuid>``; or ``metadata``, written once."""
+    number = name.partition("_")[0]
+    return int(number) if number.isdigit() else -1
 
 
 def sizes_of_version(folder: Path, batch: int) -> tuple[int, int]:

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 TOKEN_VARIABLE = "UNDERSTUDY_TOKEN"
 TLS_VARIABLE = "UNDERSTUDY_TLS"
 _ONE_WAIT_S = 3600.0
+_INSIST_S = 60.0
+
+T = TypeVar("T")
 
 _peers: dict[str, Peer] = {}
 
@@ -37,6 +41,21 @@ def _peer(address: str) -> Peer:
         tls = os.environ.get(TLS_VARIABLE)
         _peers[address] = Peer(address, os.environ[TOKEN_VARIABLE], tls=Tls(*json.loads(tls)) if tls else None)
     return _peers[address]
+
+
+def _insist(ask: Callable[[], T]) -> T:
+    """Ask the host again when it could not be reached. It lives as long as this process does, so it is only busy; and
+    whatever is asked here may be asked twice."""
+    from pyarrow.flight import FlightUnavailableError
+
+    deadline = time.monotonic() + _INSIST_S
+    while True:
+        try:
+            return ask()
+        except FlightUnavailableError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
 
 
 class Stopped(Exception):
@@ -80,12 +99,12 @@ class EpochReader(DataSourceStreamReader):
             "part": partition.part,
             "parts": partition.parts,
         }
-        _, table = _peer(self._host).get(request, timeout_s=120)
+        _, table = _insist(lambda: _peer(self._host).get(request, timeout_s=120))
         yield from table.to_batches()
 
     def _call(self, action: str, **header: Any) -> dict[str, Any]:
         header |= {"stage": self._stage, "input": self._input, "session": self._session}
-        reply = _peer(self._host).call(action, header, timeout_s=_ONE_WAIT_S)
+        reply = _insist(lambda: _peer(self._host).call(action, header, timeout_s=_ONE_WAIT_S))
         if reply.refused:
             raise Stopped(reply.refused)
         return reply.header

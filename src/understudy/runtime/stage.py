@@ -100,6 +100,8 @@ class RunningStage:
         self.output = self._restored_output()
         self.inlets = {s: Inlet(self, s) for s in self.inputs}
         self._query = query
+        self._asked = False
+        """The query has asked for an epoch."""
         self._threads = [*self.inlets.values(), *(self._sink_writers() if primary else [])]
         if since is not None:
             self._threads.append(Reporter(self))
@@ -178,9 +180,11 @@ class RunningStage:
                 plans = self.host.wait_for_plans()
                 if self.stopping:
                     return "stopped"
-                self._query = plans.start(self.name, self.state, self.publish)
-                if self.stopping:  # and whoever said so found no query yet
-                    self._query.stop()
+                with self.host.starting:
+                    self._query = plans.start(self.name, self.state, self.publish)
+                    if self.stopping:  # and whoever said so found no query yet
+                        self._query.stop()
+                    self._wait_until_asked()
             self._query.awaitTermination()
             return "the query ended by itself"
         except JobError as error:
@@ -191,6 +195,12 @@ class RunningStage:
                 print(getattr(error, "_stackTrace", ""), flush=True)  # where in Spark, for the host's log
             return root_cause(str(error))
 
+    def _wait_until_asked(self) -> None:
+        """Until the query's readers are made, and it goes on by itself."""
+        with self.host.changed:
+            while not self.stopping and self._query.isActive and not self._asked:
+                self.host.changed.wait(1.0)
+
     def arm(self) -> wire.Reply | dict[str, Any]:
         return {"session": RUN}
 
@@ -200,6 +210,7 @@ class RunningStage:
     def grant(self, after: int) -> wire.Reply | dict[str, Any]:
         """Spark asks for the epoch after ``after``: everything up to it is committed. Answers when it may go on."""
         with self.host.changed:
+            self._asked = True
             if after > self.committed:
                 self.committed = after
                 self._batch_done(time.monotonic())
@@ -226,6 +237,14 @@ class RunningStage:
             self.pace.started(after + 1, self._batch_at)
             self.host.changed.notify_all()
         return {"epoch": after + 1}
+
+    def done_in_s(self) -> float:
+        """When the query will want its next epoch, if the batch under way takes as long as usual; 0 when it has nothing
+        to do, or only has to commit. Call with ``host.changed`` held."""
+        if self.granted == self.committed or self.output.queue.next > self.granted or self._batch_at is None:
+            return 0.0
+        usual_s = median(self._batches_s) if self._batches_s else 0.0
+        return max(0.0, self._batch_at + usual_s - time.monotonic())
 
     def _batch_done(self, now: float) -> None:
         if self._batch_at is not None:

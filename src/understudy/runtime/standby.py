@@ -8,6 +8,9 @@ import threading
 import time
 import traceback
 import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,9 +30,12 @@ if TYPE_CHECKING:
     from understudy.runtime.spark import Plans
 
 REHEARSAL_EPOCHS = 8
-"""Batches run on throw-away rows before arming. The first few load and compile classes; about ten more bring a
-batch down to what it costs for good."""
-SNAPSHOT_EPOCHS = 2
+"""Batches run on throw-away rows before arming, at most. The first few load and compile classes; a query whose batches
+get no faster any more is warm."""
+NO_FASTER = 0.75
+"""Of the fastest batch before: one that takes longer than this is not on the way down any more."""
+STATE_EPOCHS = 2
+"""Batches run from a copy of the state, once the query is armed."""
 REHEARSAL_S = 45.0
 """A rehearsal that takes longer hangs, and others wait for it. The takeover is then only slower."""
 DOOR_S = 5.0
@@ -52,15 +58,45 @@ def _complain(host: Host, stage: str, unit: str, text: str) -> None:
     host.report("damaged", stage=stage, unit=unit, text=f"{stage}: {text}")
 
 
-class Rehearsal:
-    """Runs the stage's own query on a copy of recent rows, starting from a copy of the state, so that a takeover meets
-    a warm JVM, warm workers, and has been through the opening of the state once."""
+class Turns:
+    """Whose turn it is to rehearse on a host: one at a time, and first those whose takeover would be the slowest."""
 
-    def __init__(self, host: Host, name: str, copy: CheckpointStore, *, epochs: int) -> None:
-        self.host, self.name, self.copy = host, name, copy
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: list[tuple[bool, int]] = []
+        self._busy = False
+        self._numbers = count()
+
+    @contextmanager
+    def turn(self, armed: bool, *, timeout_s: float) -> Iterator[None]:
+        """Whoever is ``armed`` already comes after those that are not. Raises TimeoutError."""
+        with self._changed:
+            mine = (armed, next(self._numbers))
+            self._waiting.append(mine)
+            try:
+                if not self._changed.wait_for(lambda: not self._busy and min(self._waiting) == mine, timeout_s):
+                    raise TimeoutError("another one does not end")
+                self._busy = True
+            finally:
+                self._waiting.remove(mine)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._busy = False
+                self._changed.notify_all()
+
+
+class Rehearsal:
+    """Runs the stage's own query on a copy of recent rows, starting from a copy of the state or from nothing, so that a
+    takeover meets a warm JVM, warm workers, and has been through the opening of the state once."""
+
+    def __init__(self, host: Host, name: str, state: Path, *, epochs: int) -> None:
+        self.host, self.name, self.state = host, name, state
         self.session = f"rehearsal of {name}, {time.time_ns()}"
         self._epochs = epochs
-        self._last: int | None = None
+        self._first: int | None = None
+        self._granted_at: list[float] = []
         self.over = False
         self._done = threading.Event()
         self._samples: dict[str, pa.Table] = {}
@@ -72,11 +108,13 @@ class Rehearsal:
         self.host.rehearsals[self.session] = self
         query = None
         try:
-            query = plans.start(self.name, self.copy.state, self._publish)
+            query = plans.start(self.name, self.state, self._publish)
             limit = time.monotonic() + REHEARSAL_S
             while not self._done.wait(0.2) and not abandoned.is_set() and query.isActive:
                 if time.monotonic() > limit:
                     raise TimeoutError(f"no end after {REHEARSAL_S:.0f} s")
+            if self._done.is_set():
+                plans.warm.add(self.name)
         finally:
             with self.host.changed:
                 self.over = True
@@ -107,14 +145,19 @@ class Rehearsal:
         return {"epoch": -1}
 
     def grant(self, after: int) -> wire.Reply | dict[str, Any]:
-        if self._last is None:
-            self._last = after + self._epochs
-        if after < self._last:
+        if self._first is None:
+            self._first = after
+        self._granted_at.append(time.monotonic())
+        if after - self._first < self._epochs and not self._is_warm():
             return {"epoch": after + 1}
         self._done.set()
         with self.host.changed:
             self.host.changed.wait_for(lambda: self.over)
         return wire.refuse("stopped")
+
+    def _is_warm(self) -> bool:
+        took = [end - begin for begin, end in pairwise(self._granted_at)]
+        return len(took) > STATE_EPOCHS and took[-1] > NO_FASTER * min(took[:-1])
 
     def parts(self, input: str, epoch: int) -> dict[str, Any]:
         return {"parts": 1}
@@ -127,8 +170,12 @@ class ArmedQuery:
     """The stage's query on a standby's store: rehearsed, started ahead of time and held at the door, where its reader
     asks whether it may go on."""
 
-    def __init__(self, host: Host, name: str, *, unit: str, generation: int, store: CheckpointStore) -> None:
+    def __init__(
+        self, host: Host, name: str, *, unit: str, generation: int, store: CheckpointStore, stateless: bool = False
+    ) -> None:
+        """``stateless``: it will begin from nothing, so there is no state to wait for."""
         self.host, self.name, self.unit, self.generation, self.store = host, name, unit, generation, store
+        self.stateless = stateless
         self.armed = False
         self.lock = threading.Lock()
         """Held by whoever changes or copies the store."""
@@ -152,18 +199,21 @@ class ArmedQuery:
             plans = self.host.wait_for_plans()
             if not self.host.job.stages[self.name].inputs:
                 return  # Spark's own sources read their state when they are made, so theirs cannot be made ahead
-            # Spark looks for the newest entries of the two logs once before our reader holds it, and insists that
-            # they agree with what it finds afterwards; so there must be entries before the query is started.
-            with self.host.changed:
-                self.host.changed.wait_for(lambda: self._has_state or self._abandoned.is_set())
+            # There is something to do meanwhile: rows come, and the first checkpoint with them.
+            self._wait_for(lambda: self.host.go > 0 or self._has_state)
             if self.generation > 1:
                 self._abandoned.wait(CALM_S)
-            self._rehearse(REHEARSAL_EPOCHS)
+            if self.name not in plans.warm:
+                self._rehearse(REHEARSAL_EPOCHS)
+            # Spark looks for the newest entries of the two logs once before our reader holds it, and insists that
+            # they agree with what it finds afterwards; so there must be entries, or never any, when it is started.
+            self._wait_for(lambda: self._has_state or self.stateless)
             self._start(plans)
-            # State that was snapshot is opened by other code than state in increments: rehearse that once as well.
-            with self.host.changed:
-                self.host.changed.wait_for(lambda: self._has_snapshot or self._abandoned.is_set())
-            self._rehearse(SNAPSHOT_EPOCHS)
+            # Opening state is other code than beginning without, and opening a snapshot other than replaying changes:
+            # both are rehearsed, when the query is armed: a takeover would rather be a little slower than wait.
+            for there in (lambda: self._has_state, lambda: self._has_snapshot):
+                self._wait_for(there)
+                self._rehearse(STATE_EPOCHS)
             while not self._abandoned.wait(DOOR_S):
                 if not self._query.isActive:
                     self._start(plans)
@@ -172,19 +222,29 @@ class ArmedQuery:
         except Exception:
             traceback.print_exc()
 
+    def _wait_for(self, there: Callable[[], bool]) -> None:
+        """A query at the door that ends meanwhile is started again."""
+        while not self._abandoned.is_set():
+            with self.host.changed:
+                if self.host.changed.wait_for(lambda: there() or self._abandoned.is_set(), timeout=DOOR_S):
+                    return
+            if self._query is not None and not self._query.isActive:
+                self._start(self.host.wait_for_plans())
+
     def _start(self, plans: Plans) -> None:
         """Start the query, and wait until it is at the door. One that ends on the way is started again: on a machine
         that is very busy Spark may give up waiting for a Python worker."""
         while True:
-            with self.lock:
-                if self._abandoned.is_set():
-                    return
-                self.armed = False
-                self._query = plans.start(self.name, self.store.state, self._publish)
-            there = False
-            while not there and self._query.isActive:
-                with self.host.changed:
-                    there = self.host.changed.wait_for(lambda: self.armed or self._abandoned.is_set(), timeout=1.0)
+            with self.host.starting:
+                with self.lock:
+                    if self._abandoned.is_set():
+                        return
+                    self.armed = False
+                    self._query = plans.start(self.name, self.store.state, self._publish)
+                there = False
+                while not there and self._query.isActive:
+                    with self.host.changed:
+                        there = self.host.changed.wait_for(lambda: self.armed or self._abandoned.is_set(), timeout=1.0)
             if there:
                 break
             print(f"standby of {self.name}: its query ended: {root_cause(str(self._query.exception()))}", flush=True)
@@ -201,15 +261,14 @@ class ArmedQuery:
         # Spark stops a running query when one of the same id starts, and the armed one has the id of this copy.
         (copy.state / "metadata").unlink(missing_ok=True)
         (copy.state / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
-        self._rehearsal = Rehearsal(self.host, self.name, copy, epochs=epochs)
+        rehearsal = Rehearsal(self.host, self.name, copy.state, epochs=epochs)
         try:
-            # One at a time: the running stages need the processor too. One that hangs does not hold up others for ever.
-            if not self.host.rehearsing.acquire(timeout=2 * REHEARSAL_S):
-                raise TimeoutError("another one does not end")
-            try:
-                self._rehearsal.run(self._abandoned)
-            finally:
-                self.host.rehearsing.release()
+            # One at a time, the most exposed first: the running stages need the processor too. One that hangs does not
+            # hold up others for ever.
+            with self.host.rehearsing.turn(self.armed, timeout_s=2 * REHEARSAL_S):
+                self._rehearsal = rehearsal
+                if not self._abandoned.is_set():
+                    rehearsal.run(self._abandoned)
         except Exception as error:
             # Throw-away rows may not suit the user's code; the takeover is then only slower.
             print(f"rehearsal of {self.name} failed: {root_cause(str(error))}", flush=True)

@@ -6,6 +6,7 @@ notifies; whoever waits, waits on it. Slow work (network, disk, Spark) happens o
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import traceback
@@ -26,10 +27,11 @@ if TYPE_CHECKING:
     from understudy.runtime.stage import RunningStage
 
 AHEAD_MAX = 2
-"""Epochs a producer may be ahead of its slowest consumer. One would make producer and consumer take turns; many
-would let an outage pile up small epochs that are slow to catch up with."""
-PREFETCH_MAX = 2
-"""Epochs an inlet holds that Spark has not started on."""
+"""Epochs a stage may be ahead of its slowest consumer. One would make producer and consumer take turns; many would let
+an outage pile up small epochs that are slow to catch up with. A source cuts an epoch in no time, so it is never ahead:
+rows that wait for the next epoch wait no longer than they must."""
+LEAD_SPARE_S = 0.01
+"""An epoch is asked for this much earlier than it usually takes to come, lest a query wait for it."""
 POLL_S = 20.0
 """How long one request for an epoch waits at the producer before it is asked again."""
 
@@ -98,6 +100,8 @@ class Stream:
         return None, table
 
     owner: Any = None
+    cut_s = 0.0
+    """How long it takes a source to cut an epoch that is due; a stage does not wait for being asked."""
 
     def hears(self, consumer: str, generation: int, *, near: bool) -> bool:
         """Somebody speaks for ``consumer``; False when a newer generation of it has spoken before."""
@@ -124,6 +128,8 @@ class Inlet(threading.Thread):
         self.received = stage.start_epoch
         self.key = f"in:{stage.name}<{stream}"
         self._requests = ThreadPoolExecutor(max_workers=8, thread_name_prefix=self.name)
+        self._lead_s = 0.0
+        """How long before it is wanted an epoch must be asked for: what cutting and sending it took lately."""
         self._pending: dict[tuple[str, bool], tuple[int, Future[Answer]]] = {}
         """Producer, and whether it was asked for a primary -> the epoch, and its answer to come."""
 
@@ -137,7 +143,8 @@ class Inlet(threading.Thread):
         stage, host = self.stage, self.host
         while True:
             with host.changed:
-                host.changed.wait_for(lambda: stage.stopping or self.received < stage.granted + PREFETCH_MAX)
+                while not stage.stopping and (wait_s := self._wanted_in_s()) > 0:
+                    host.changed.wait(None if wait_s == math.inf else wait_s)
                 if stage.stopping:
                     return
                 producers, serial = host.producers(self.stream, stage.unit), host.serial
@@ -162,6 +169,18 @@ class Inlet(threading.Thread):
             elif refusal != "later":
                 with host.changed:  # moved or unreachable: the next plan will tell
                     host.changed.wait_for(lambda then=serial: stage.stopping or host.serial != then, timeout=0.1)
+
+    def _wanted_in_s(self) -> float:
+        """When the next epoch should be asked for: when the query is about to want it, so that its rows are as new as
+        can be, and not later, so that the query does not wait. Call with ``host.changed`` held."""
+        if self.received > self.stage.granted:
+            return math.inf  # there is one that the query has not begun with
+        return self.stage.done_in_s() - self._lead_s - LEAD_SPARE_S
+
+    def _took(self, took_s: float, waited_s: float, cut_s: float) -> None:
+        """An epoch came: ``waited_s`` of the time it was not there yet, because it was not due or because its producer
+        was at work; ``cut_s`` of that it was being cut."""
+        self._lead_s += 0.2 * (max(0.0, took_s - waited_s) + cut_s - self._lead_s)
 
     def _fetch_while_current(self, producers: tuple[str, ...], epoch: int) -> Answer:
         """Ask all of them and take what comes first. One that has not answered an earlier request yet is not asked
@@ -204,7 +223,10 @@ class Inlet(threading.Thread):
             stream = host.output(self.stream)
             if stream is None or (primary and not stream.hears(stage.name, generation, near=True)):
                 return "elsewhere", None
-            return stream.take(stage.name, epoch, 1.0, counts=primary)
+            answer = stream.take(stage.name, epoch, 1.0, counts=primary)
+            if answer[1] is not None:
+                self._took(0.0, 0.0, stream.cut_s)
+            return answer
         request = {
             "get": "epoch",
             "stream": self.stream,
@@ -218,12 +240,14 @@ class Inlet(threading.Thread):
         }
         wanted = primary and producer == host.primary_of_stream(self.stream)
         try:
-            category = "data" if wanted else "duplicate"
+            category, asked = "data" if wanted else "duplicate", time.monotonic()
             reply, table = host.peer(producer).get(request, category=category, timeout_s=POLL_S + 10)
         except (flight.FlightError, pa.ArrowException, OSError):
             return "unreachable", None
         if reply.refused == "fenced" and not (primary and generation == stage.generation):
             return "elsewhere", None  # a plan is on its way that says what has become of this copy
+        if not reply.refused:
+            self._took(time.monotonic() - asked, reply.header["waited"], reply.header["cut"])
         return reply.refused, (None if reply.refused else table)
 
 

@@ -188,7 +188,7 @@ def connect(address: str, tls: Tls | None) -> flight.FlightClient:
     # A reconnect must notice a restarted process within a heartbeat, not after gRPC's default back-off of minutes.
     options = [
         ("grpc.initial_reconnect_backoff_ms", 50),
-        ("grpc.min_reconnect_backoff_ms", 50),
+        ("grpc.min_reconnect_backoff_ms", 2000),  # what an attempt may take: on a busy machine, more than 50 ms
         ("grpc.max_reconnect_backoff_ms", 500),
     ]
     if tls is None:
