@@ -528,6 +528,16 @@ class Failover:
         wanted = " or ".join(hosts) or "any host"
         return None, Say("waiting", f"{name} WAITS: nobody can take it over; it goes on when {wanted} returns", name)
 
+    def spares(self) -> dict[str, str]:
+        """For every unit that would be rebuilt by replay, the host that would do it: it can get ready."""
+        chosen = {}
+        for name, unit in self.plan.units.items():
+            if self.topology.units[name].policy.recovery == "replay" and unit.primary in self.alive:
+                host = self._choose(name, self.plan.units, wishes=(), avoid=(unit.primary, *unit.all_standbys))
+                if host is not None:
+                    chosen[name] = host
+        return chosen
+
     def _begin_on(self, unit: UnitPlan, host: str, start: str) -> UnitPlan:
         """The unit's next generation, which begins on ``host`` and has nobody yet."""
         return UnitPlan(

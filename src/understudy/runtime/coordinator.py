@@ -259,10 +259,12 @@ class Coordinator:
             self._raise_failure()
 
     def _all_armed(self) -> bool:
+        spares = self.failover.spares()
         for stage, unit in self.topology.unit_of.items():
             plan = self.failover.plan.units[unit]
             if self.topology.stages[stage].inputs:
-                if any(self.armed.get((stage, host)) != plan.generation for host in plan.standbys):
+                hosts = (*plan.standbys, *([spares[unit]] if unit in spares else []))
+                if any(self.armed.get((stage, host)) != plan.generation for host in hosts):
                     return False
         return all(p.ready == p.standbys for p in self.failover.plan.units.values())
 
@@ -461,6 +463,7 @@ class Coordinator:
             "go": self.go,
             "policies": self.policies,
             "units": {name: asdict(unit) for name, unit in plan.units.items()},
+            "spares": self.failover.spares(),
         }
         for host in self.failover.alive:
             if only in (None, host):
@@ -517,7 +520,8 @@ class Coordinator:
                 self._maybe_go()
             elif kind == "armed":
                 self.armed[stage, host] = generation
-                self.say("armed", f"{stage}: standby armed on {host}", unit=unit, host=host)
+                what = "spare query" if header.get("spare") else "standby"
+                self.say("armed", f"{stage}: {what} armed on {host}", unit=unit, host=host)
                 self._maybe_go()
             elif kind == "fenced":
                 self.say("fenced", f"{stage} on {host} found itself fenced and stopped", unit=unit, host=host)

@@ -35,7 +35,7 @@ from understudy.runtime.roles import STANDBYS, Roles
 from understudy.runtime.spark import Plans, start_session
 from understudy.runtime.spark_io import TLS_VARIABLE, TOKEN_VARIABLE
 from understudy.runtime.stage import RUN, RunningStage
-from understudy.runtime.standby import Rehearsal, Turns
+from understudy.runtime.standby import Rehearsal, Spare, Turns
 from understudy.runtime.streams import POLL_S, Stream
 from understudy.sinks import AnySink, FolderSink
 
@@ -88,6 +88,10 @@ class Host:
         self.options: dict[str, Any] = {}
         self._chosen: dict[str, str] = {}
         self.stages: dict[str, Any] = {}
+        self.spares: dict[str, Spare] = {}
+        """Stages that would be rebuilt here by replay."""
+        self.spares_wanted: set[str] = set()
+        """Units that would."""
         self._peers: dict[str, wire.Peer] = {}
         self._plans: Plans | None = None
         self._spark: Any = None
@@ -347,6 +351,7 @@ class Host:
             changed = {name: unit["policy"] for name, unit in self.plan.items() if unit["policy"]}
             self.topology = self._defined.under(_policies(changed))
             self.processes = header["processes"]
+            self.spares_wanted = {unit for unit, host in header["spares"].items() if host == self.name}
             self.go = max(self.go, header["go"])
             self.changed.notify_all()
         threading.Thread(target=self.roles.agree, daemon=True).start()
@@ -524,7 +529,7 @@ class Host:
     # -- calls from this host's Spark ------------------------------------------------------------------------------
 
     def _on_arm(self, header: dict[str, Any], body: bytes) -> Any:
-        stage = self.stages.get(header["stage"])
+        stage = self.stages.get(header["stage"]) or self.spares.get(header["stage"])
         return wire.refuse("stopped") if stage is None else stage.arm()
 
     def _spark_call(self, header: dict[str, Any]) -> Any:
@@ -592,6 +597,7 @@ class Host:
         with self.changed:
             self._resetting = True
             self.plan = {}
+            self.spares_wanted = set()
         try:
             self.roles.forget()
             self.monitor.forget()

@@ -22,7 +22,7 @@ from understudy.runtime.keeper import Keeper
 from understudy.runtime.source import EntryLog, SourceStage, StandbySource
 from understudy.runtime.spark_source import SparkSourceStage
 from understudy.runtime.stage import RunningStage, position
-from understudy.runtime.standby import StandbyStage, restored
+from understudy.runtime.standby import Spare, StandbyStage, restored
 from understudy.sources import SparkSource
 
 if TYPE_CHECKING:
@@ -79,6 +79,25 @@ class Roles:
                         )
                 if wanted["primary"] == self.host.name:
                     self._protect(unit, wanted)
+            self._keep_spares()
+
+    def _keep_spares(self) -> None:
+        """Have a spare query of every stage that would be rebuilt here, for the generation that runs."""
+        wanted = {
+            stage: (unit, self._plan[unit]["generation"])
+            for unit in self.host.spares_wanted
+            if unit in self._plan
+            for stage in self.host.topology.units[unit].stages
+            if stage not in self.host.stages
+        }
+        for stage, spare in list(self.host.spares.items()):
+            if stage not in wanted or spare.generation != wanted[stage][1]:
+                del self.host.spares[stage]
+                threading.Thread(target=spare.stop, daemon=True).start()
+        for stage, (unit, generation) in wanted.items():
+            if stage not in self.host.spares:
+                folder = self._stage_folder(stage)
+                self.host.spares[stage] = Spare(self.host, stage, unit=unit, generation=generation, folder=folder)
 
     def _judge_copies(self, unit: str) -> None:
         """Copies that rose are promoted all together or not at all: one stage reads what another has sent."""
@@ -183,6 +202,8 @@ class Roles:
         """Stop all that runs, at once, and drop what is held. The plan is empty by now."""
         with self._lock:
             stages = dict(self.host.stages)
+            self._plan = {}
+            self._keep_spares()
             with ThreadPoolExecutor(max_workers=max(1, len(stages))) as pool:
                 list(pool.map(self.discard, stages, stages.values()))
             shutil.rmtree(self.host.folder / "stages", ignore_errors=True)
@@ -234,6 +255,7 @@ class Roles:
         if isinstance(mine, ActiveStandbyStage):
             mine = None
         primary: Any
+        spare = self.host.spares.pop(stage, None)
         if self._is_host_source(stage):
             if mine is not None:
                 mine.stop()
@@ -242,7 +264,7 @@ class Roles:
                 log = EntryLog(folder / "entries.jsonl", clear=start != "held")
             primary = SourceStage(self.host, stage, unit=unit, generation=generation, log=log)
         else:
-            manifest, query, state = self._held(unit, stage, mine, folder, start)
+            manifest, query, state = self._held(unit, stage, mine, folder, start, spare)
             if manifest is not None:
                 where: dict[str, Any] = dict(position(manifest))
             elif start in ("newest", "replay"):
@@ -270,13 +292,14 @@ class Roles:
         with self.host.changed:
             self.host.stages[stage] = primary
             self.host.changed.notify_all()
-        if mine is not None and not self._is_host_source(stage):
-            mine.release()
+        for armed in (mine, spare):
+            if armed is not None and not self._is_host_source(stage):
+                armed.release()
         primary.start()
         print(f"{time.time():.3f} {stage}: primary after epoch {primary.start_epoch}", flush=True)
 
     def _held(
-        self, unit: str, stage: str, mine: Any, folder: Path, start: str
+        self, unit: str, stage: str, mine: Any, folder: Path, start: str, spare: Spare | None
     ) -> tuple[dict[str, Any] | None, Any, Path]:
         """What the new primary starts from: (manifest, armed query, checkpoint folder)."""
         if isinstance(mine, StandbyStage):
@@ -284,8 +307,11 @@ class Roles:
         # A folder of its own for every start: a stopped query's state store may still write to the one it had.
         fresh = folder / f"state-{time.time_ns()}"
         if start != "held":
-            shutil.rmtree(folder, ignore_errors=True)
-            return None, None, fresh
+            query = None if spare is None else spare.take()
+            for other in folder.iterdir() if folder.is_dir() else []:
+                if query is None or spare is None or other != spare.folder:
+                    shutil.rmtree(other, ignore_errors=True)
+            return None, query, fresh if query is None or spare is None else spare.state
         store = self._newest_store(stage)
         if store is None:
             return None, None, fresh

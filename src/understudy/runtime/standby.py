@@ -250,7 +250,8 @@ class ArmedQuery:
             print(f"standby of {self.name}: its query ended: {root_cause(str(self._query.exception()))}", flush=True)
             self._abandoned.wait(1.0)
         if self.armed:
-            self.host.report("armed", stage=self.name, unit=self.unit, generation=self.generation)
+            about = {"unit": self.unit, "generation": self.generation, "spare": self.stateless}
+            self.host.report("armed", stage=self.name, **about)
 
     def _rehearse(self, epochs: int) -> None:
         with self.lock:
@@ -316,6 +317,33 @@ class ArmedQuery:
                 query.stop()
             except Exception:
                 traceback.print_exc()
+
+
+class Spare:
+    """The query of a stage that would be rebuilt here by replay: it begins from nothing, so it can be armed without
+    anybody sending anything."""
+
+    def __init__(self, host: Host, name: str, *, unit: str, generation: int, folder: Path) -> None:
+        self.generation = generation
+        store = CheckpointStore(folder / f"spare-{time.time_ns()}", clear=True)
+        self.folder, self.state = store.folder, store.state
+        self._query = ArmedQuery(host, name, unit=unit, generation=generation, store=store, stateless=True)
+
+    def arm(self) -> wire.Reply | dict[str, Any]:
+        return self._query.arm()
+
+    def take(self) -> Any:
+        """The query, if it is at the door. The caller registers what runs it, and then calls ``release``."""
+        self._query.abandon()
+        with self._query.lock:
+            return self._query.take() if self._query.armed else None
+
+    def release(self) -> None:
+        self._query.release()
+
+    def stop(self) -> None:
+        self._query.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class StandbyStage:
