@@ -147,7 +147,7 @@ class LocalRun(Run):
     def start(self) -> None:
         super().start()
         if self._reviver:
-            self._reviver.watch()
+            self._reviver.watch(list(self.coordinator.hosts))
 
     def _start_hosts(self) -> None:
         names = [f"h{i + 1}" for i in range(self.count)]
