@@ -19,6 +19,7 @@ from rich.table import Table
 from understudy import __version__, virtual
 from understudy.durations import seconds
 from understudy.errors import DrillFailed, JobError, Refused, SetupError, UnderstudyError
+from understudy.settings import check
 
 app = typer.Typer(
     add_completion=False,
@@ -53,6 +54,7 @@ def _settings(conf: list[str] | None) -> dict[str, str]:
         if not equals or not key:
             raise SetupError(f"--conf {item!r}: write KEY=VALUE")
         settings[key] = value
+    check(settings)
     return settings
 
 
@@ -136,6 +138,7 @@ def run(
     from understudy.runtime.spark import require_java
 
     interrupt_on_sigterm()
+    settings = _settings(conf)
     folder = state or _default_state(job_file)
     common: dict[str, Any] = {
         "hosts": hosts,
@@ -148,7 +151,7 @@ def run(
     if coordinator is None:
         require_java()
         session = LocalRun(
-            job_file, folder, master=master, settings=_settings(conf), queue_bytes=queue_mb << 20, revive=True, **common
+            job_file, folder, master=master, settings=settings, queue_bytes=queue_mb << 20, revive=True, **common
         )
     else:
         tls = _tls(tls_cert, tls_key, tls_ca)
@@ -188,9 +191,9 @@ def plan(
     from understudy.runtime.spark import require_java
 
     interrupt_on_sigterm()
+    settings = {**FAST_START, **_settings(conf)}
     profile = (state or _default_state(job_file)) / FILE
     require_java()
-    settings = {**FAST_START, **_settings(conf)}
     found = outlook.inspect(job_file, profile, roles=_roles(roles), master=master, settings=settings)
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)
@@ -219,6 +222,7 @@ def host(
     from understudy.runtime.host import HostConfig, serve
     from understudy.runtime.spark import require_java
 
+    settings = _settings(conf)
     require_java()
     if name == OWNER:
         raise SetupError(f"--name {OWNER}: that is who watches all hosts; choose another name")
@@ -230,7 +234,7 @@ def host(
             token=_token(token_file),
             listen=listen,
             master=master,
-            settings=_settings(conf),
+            settings=settings,
             queue_bytes=queue_mb << 20,
             tls=_tls(tls_cert, tls_key, tls_ca),
         )

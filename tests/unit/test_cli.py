@@ -219,3 +219,19 @@ def test_options_that_make_no_sense(tmp_path: Path) -> None:
     failed(understudy(tmp_path, "run", "job.py", "--hosts", "0"), 2, "--hosts")
     arguments = ("--name", "coordinator", "--coordinator", "127.0.0.1:1")
     failed(understudy(tmp_path, "host", *arguments, UNDERSTUDY_TOKEN="t"), 3, "--name coordinator", "another name")
+
+
+def test_settings_that_would_break_protection(tmp_path: Path) -> None:
+    """Whatever is started: at once, before Java is looked for."""
+    (tmp_path / "job.py").write_text(GOOD.format(extra=""))
+    wrong = ("--conf", "spark.sql.streaming.stateStore.checkpointFormatVersion=2")
+    for command in (
+        ("run", "job.py"),
+        ("run", "job.py", "--coordinator", "127.0.0.1:0"),
+        ("plan", "job.py"),
+        ("drill", "job.py", "--kill", "copy"),
+        ("host", "--name", "h1", "--coordinator", "127.0.0.1:1"),
+    ):
+        result = understudy(tmp_path, *command, *wrong, JAVA_HOME=str(tmp_path), UNDERSTUDY_TOKEN="t")
+        failed(result, 3, "checkpointFormatVersion=2 is refused", "not sent to standbys", "leave it out")
+    assert [p.name for p in tmp_path.iterdir() if p.name != "__pycache__"] == ["job.py"]

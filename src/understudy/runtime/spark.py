@@ -19,6 +19,7 @@ from understudy.errors import JobError, SetupError
 from understudy.job import Job, Stage
 from understudy.runtime import operators
 from understudy.runtime.spark_io import source_called
+from understudy.settings import check_session
 from understudy.sources import SparkSource
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ def start_session(name: str, *, master: str, settings: dict[str, str], local_dir
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
+    check_session(dict(session.sparkContext.getConf().getAll()))
     return session
 
 
