@@ -19,7 +19,7 @@ from rich.table import Table
 from understudy import __version__, virtual
 from understudy.durations import seconds
 from understudy.errors import DrillFailed, JobError, Refused, SetupError, UnderstudyError
-from understudy.settings import check
+from understudy.settings import check, check_master
 
 app = typer.Typer(
     add_completion=False,
@@ -33,7 +33,7 @@ errors = Console(stderr=True)
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.py", help="Python file that defines one us.Job.")]
 Hosts = Annotated[int, typer.Option(help="Number of hosts.", min=1)]
 State = Annotated[Path | None, typer.Option(help="State folder; default .understudy/<job>.")]
-Master = Annotated[str, typer.Option(help="Spark master of each host: local[*], spark://..., yarn, k8s://...")]
+Master = Annotated[str, typer.Option(help="Spark master of each host: local[*] or local[N]; others are refused.")]
 Conf = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Spark setting for each host; repeatable.")]
 QueueMb = Annotated[int, typer.Option(help="Memory for queues per host, in MiB; more goes to disk.", min=1)]
 Heartbeat = Annotated[str, typer.Option(help="Time between heartbeats.")]
@@ -138,6 +138,7 @@ def run(
     from understudy.runtime.spark import require_java
 
     interrupt_on_sigterm()
+    check_master(master)
     settings = _settings(conf)
     folder = state or _default_state(job_file)
     common: dict[str, Any] = {
@@ -191,6 +192,7 @@ def plan(
     from understudy.runtime.spark import require_java
 
     interrupt_on_sigterm()
+    check_master(master)
     settings = {**FAST_START, **_settings(conf)}
     profile = (state or _default_state(job_file)) / FILE
     require_java()
@@ -222,6 +224,7 @@ def host(
     from understudy.runtime.host import HostConfig, serve
     from understudy.runtime.spark import require_java
 
+    check_master(master)
     settings = _settings(conf)
     require_java()
     if name == OWNER:

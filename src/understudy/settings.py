@@ -1,4 +1,4 @@
-"""Spark settings that a job may not have: with them a takeover would lose rows, or a host would not be one.
+"""Spark settings and masters that a job may not have: with them a takeover would lose rows, or a host would not be one.
 
 Everything else is the user's to set. A setting that is here may still be set to what Understudy sets itself.
 """
@@ -13,6 +13,7 @@ from understudy.errors import SetupError
 
 _STATE = "spark.sql.streaming.stateStore"
 _UNIT_S = {"us": 1e-6, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_LOCAL = re.compile(r"local(\[([1-9]\d*|\*)(\s*,\s*[1-9]\d*)?\])?")
 RETAINED_MIN = 20
 """Batches whose files a query must keep: a checkpoint is shipped while the query goes on."""
 MAINTENANCE_MAX_S = 60.0
@@ -137,6 +138,15 @@ def check(settings: Mapping[str, str]) -> None:
 def check_session(settings: Mapping[str, str]) -> None:
     """The same for the settings of a session that has started: a ``spark-defaults.conf`` may have added some."""
     _check(settings, PROTECTION, "")
+
+
+def check_master(master: str) -> None:
+    """Raises SetupError for a master that runs tasks elsewhere: tasks are told by their host where their input is."""
+    if not _LOCAL.fullmatch(master):
+        raise SetupError(
+            f"--master {master} is refused: a host's tasks run in the host's own process tree for now; use local[*] or "
+            "local[N], and run a host on every machine instead (`understudy host`)"
+        )
 
 
 def _check(settings: Mapping[str, str], rules: Mapping[str, Rule], before: str) -> None:

@@ -221,7 +221,7 @@ def test_options_that_make_no_sense(tmp_path: Path) -> None:
     failed(understudy(tmp_path, "host", *arguments, UNDERSTUDY_TOKEN="t"), 3, "--name coordinator", "another name")
 
 
-def test_settings_that_would_break_protection(tmp_path: Path) -> None:
+def test_settings_and_masters_that_would_break_protection(tmp_path: Path) -> None:
     """Whatever is started: at once, before Java is looked for."""
     (tmp_path / "job.py").write_text(GOOD.format(extra=""))
     wrong = ("--conf", "spark.sql.streaming.stateStore.checkpointFormatVersion=2")
@@ -234,4 +234,6 @@ def test_settings_that_would_break_protection(tmp_path: Path) -> None:
     ):
         result = understudy(tmp_path, *command, *wrong, JAVA_HOME=str(tmp_path), UNDERSTUDY_TOKEN="t")
         failed(result, 3, "checkpointFormatVersion=2 is refused", "not sent to standbys", "leave it out")
+    result = understudy(tmp_path, "run", "job.py", "--master", "yarn", JAVA_HOME=str(tmp_path))
+    failed(result, 3, "--master yarn is refused", "run a host on every machine")
     assert [p.name for p in tmp_path.iterdir() if p.name != "__pycache__"] == ["job.py"]

@@ -11,7 +11,7 @@ from understudy.errors import SetupError
 from understudy.runtime import spark
 from understudy.runtime.host import Host, HostConfig
 from understudy.runtime.session import LocalRun
-from understudy.settings import PLACE, PROTECTION, check, check_session
+from understudy.settings import PLACE, PROTECTION, check, check_master, check_session
 
 STREAMING = "spark.sql.streaming"
 STATE = f"{STREAMING}.stateStore"
@@ -88,6 +88,26 @@ def test_a_session_that_has_started_has_a_place() -> None:
     check_session(ours)
     with pytest.raises(SetupError, match=r"^spark\.sql\.streaming\.stateStore\.checkpointFormatVersion=2 is refused"):
         check_session(ours | {f"{STATE}.checkpointFormatVersion": "2"})
+
+
+@pytest.mark.parametrize("master", ["local", "local[1]", "local[16]", "local[*]", "local[*,2]", "local[4, 3]"])
+def test_masters_that_run_tasks_in_the_host(master: str) -> None:
+    check_master(master)
+
+
+@pytest.mark.parametrize(
+    "master",
+    ["spark://m:7077", "yarn", "k8s://https://m", "local-cluster[2,1,1024]", "local[0]", "local[]", "locally", ""],
+)
+def test_masters_that_do_not(master: str, tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match=r"own process tree for now.*run a host on every machine instead") as error:
+        check_master(master)
+    assert f"--master {master} is refused" in str(error.value)
+    with pytest.raises(SetupError, match="process tree"):
+        LocalRun(tmp_path / "job.py", tmp_path / "state", master=master)
+    with pytest.raises(SetupError, match="process tree"):
+        Host(HostConfig("h1", tmp_path / "host", "127.0.0.1:1", "t", master=master))
+    assert os.listdir(tmp_path) == []
 
 
 def test_nothing_is_begun_with_such_a_setting(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from understudy.runtime.cluster import LocalHosts, Reviver, token_of
 from understudy.runtime.coordinator import Coordinator, CoordinatorConfig
 from understudy.runtime.profile import Profiler
 from understudy.runtime.wire import Tls
-from understudy.settings import check
+from understudy.settings import check, check_master
 from understudy.sinks import FolderSink
 
 
@@ -125,6 +125,7 @@ class LocalRun(Run):
     ) -> None:
         """``roles``: as read from a file (``understudy.roles``). ``revive``: start a host that died again. Drills do
         not: the harm is theirs to measure."""
+        check_master(master)
         check(settings or {})
         config = CoordinatorConfig(
             job_file=job_file,
