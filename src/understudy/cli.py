@@ -302,12 +302,15 @@ def status(
     tls_ca: TlsCa = None,
 ) -> None:
     """Show a running job: hosts, units, epochs, bytes."""
+    from understudy import telling
+    from understudy.core.policies import parse
+
     answer = _ask(state or _only_state(), token_file, _tls(tls_cert, tls_key, tls_ca), "status")
     if as_json:
         print(json.dumps(answer, indent=2))
         return
     table = Table(title=f"job {answer['job']}", title_justify="left")
-    for column in ("unit", "policy", "generation", "runs on", "standby", "ready", "monitor"):
+    for column in ("unit", "policy", "generation", "runs on", "standby", "monitor"):
         table.add_column(column)
     for name, unit in answer["units"].items():
         turn = f" -> {unit['turn']['policy']}" if unit.get("turn") else ""
@@ -316,8 +319,7 @@ def status(
             unit["policy"] + turn,
             str(unit["generation"]),
             unit["primary"] or "waiting",
-            ", ".join(unit["standbys"]) or "-",
-            ", ".join(unit["ready"]) or "-",
+            telling.standbys(unit, parse(unit["policy"])),
             unit["monitor"],
         )
     console.print(table)
@@ -330,22 +332,9 @@ def status(
         )
         queues = about.get("queues", {}).get("memory", 0)
         memory = f"{about.get('rss', 0) / 2**20:.0f} MiB"
-        table.add_row(name, _health(about["health"]), memory, f"{queues / 2**20:.1f} MiB", stages)
+        table.add_row(name, telling.health(about["health"], time.time()), memory, f"{queues / 2**20:.1f} MiB", stages)
     console.print(table)
     console.print("bytes: " + ", ".join(f"{k} {v:,}" for k, v in answer["bytes"].items()), highlight=False)
-
-
-def _health(health: dict[str, Any]) -> str:
-    """In words: "well", "suspected: 2 heartbeats missed in 1.2 s (h3)"."""
-    words = str(health["state"])
-    if health["misses"]:
-        words += f": {health['misses']} heartbeats missed"
-    if health["since"] is not None:
-        words += f" in {time.time() - health['since']:.1f} s ({', '.join(health['by'])})"
-    if health["failures"]:
-        back = "" if health["returned"] is None else f", back {time.time() - health['returned']:.0f} s ago"
-        words += f"; failed {health['failures']} time{'s' if health['failures'] > 1 else ''}{back}"
-    return words
 
 
 def _only_state() -> Path:

@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow.flight as flight
 
-from understudy import planning, roles
+from understudy import planning, roles, telling
 from understudy.core import detection, failover, monitoring
 from understudy.core.failover import Failover, Plan, UnitPlan
 from understudy.core.monitoring import OWNER
@@ -255,12 +255,14 @@ class Coordinator:
             self._raise_failure()
 
     def _all_armed(self) -> bool:
-        for stage, unit in self.topology.unit_of.items():
-            plan = self.failover.plan.units[unit]
-            if self.topology.stages[stage].inputs:
-                if any(self.armed.get((stage, host)) != plan.generation for host in plan.standbys):
-                    return False
-        return all(p.ready == p.standbys for p in self.failover.plan.units.values())
+        return all(set(u.standbys) <= set(self._armed_of(n, u)) for n, u in self.failover.plan.units.items())
+
+    def _armed_of(self, name: str, plan: UnitPlan) -> list[str]:
+        """The standbys of a unit that would go on at once: they hold what they need, and their queries wait. A source
+        has none to wait."""
+        inner = [stage for stage in self.topology.units[name].stages if self.topology.stages[stage].inputs]
+        ready = (*plan.ready, *(plan.turn.ready if plan.turn else ()))
+        return [h for h in ready if all(self.armed.get((stage, h)) == plan.generation for stage in inner)]
 
     def drain(self, timeout_s: float = 60.0) -> bool:
         """Let everything in flight finish and take the last checkpoints. True when it all was done in time."""
@@ -302,6 +304,8 @@ class Coordinator:
             same = self.processes.get(host) == header["process"] and self._begun
             if host in self._watching and not same and self.hosts.get(host) == address:
                 return {"refused": "later"}  # its predecessor's connection has not been seen to break yet
+            if self.processes.get(host) != header["process"]:
+                self.armed = {(s, h): g for (s, h), g in self.armed.items() if h != host}
             self.processes[host] = header["process"]
             self.hosts[host] = address
             self.pids[host] = header["pid"]
@@ -435,6 +439,7 @@ class Coordinator:
         with self.changed:
             for effect in self.failover.handle(event, time.monotonic()):
                 if isinstance(effect, failover.Publish):
+                    self._forget_armed(effect.plan)
                     if self._begun:
                         self._write_journal("running")
                         self._publish(effect.plan)
@@ -447,6 +452,11 @@ class Coordinator:
                     )
                     self._fail(StageFailed(text))
             self.changed.notify_all()
+
+    def _forget_armed(self, plan: Plan) -> None:
+        """A host that is no standby any more has to arm anew when it becomes one again."""
+        plans = {stage: plan.units[unit] for stage, unit in self.topology.unit_of.items()}
+        self.armed = {(s, h): g for (s, h), g in self.armed.items() if h in plans[s].all_standbys}
 
     def _publish(self, plan: Plan, only: str | None = None) -> None:
         header = {
@@ -638,6 +648,10 @@ class Coordinator:
         for host, detail in details.items():
             hosts[host] |= detail
             self._spent[hosts[host]["address"]] = detail["bytes"]
+        with self.changed:
+            self._learn_armed(details)
+            for name, about in units.items():
+                about["armed"] = self._armed_of(name, self.failover.plan.units[name])
         total = {c: sum(s[c] for s in (self.meter.snapshot(), *self._spent.values())) for c in wire.CATEGORIES}
         return {
             "job": self.job.name,
@@ -647,6 +661,21 @@ class Coordinator:
             "events": recent,
             "bytes": total,
         }
+
+    def _learn_armed(self, details: dict[str, dict[str, Any]]) -> None:
+        """From hosts themselves: standbys that were armed before this coordinator came will not report it again."""
+        for host, detail in details.items():
+            for stage, about in detail["stages"].items():
+                unit = self.failover.plan.units.get(self.topology.unit_of.get(stage, ""), UnitPlan())
+                if host in unit.all_standbys and about.get("armed") and about["generation"] == unit.generation:
+                    self.armed[stage, host] = unit.generation
+        self.changed.notify_all()
+
+    def standbys(self, name: str) -> str:
+        """The standbys of a unit, in words."""
+        plan = self.failover.plan.units[name]
+        about = asdict(plan) | {"armed": self._armed_of(name, plan)}
+        return telling.standbys(about, self.failover.topology.units[name].policy)
 
     def _about(self, name: str, plan: UnitPlan) -> dict[str, Any]:
         shape = self.failover.topology.units[name]
