@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from understudy import __version__, virtual
@@ -457,11 +458,11 @@ def _main() -> int:
     except KeyboardInterrupt:
         return 130
     except UnderstudyError as error:
-        errors.print(f"[bold red]error:[/] {error}", highlight=False, soft_wrap=True)
+        errors.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         return error.exit_code
     except Exception as error:
         if type(error).__module__.startswith("click") or hasattr(error, "format_message"):
-            errors.print(f"[bold red]error:[/] {error.format_message()}", highlight=False)  # type: ignore[attr-defined]
+            errors.print(f"[bold red]error:[/] {escape(error.format_message())}", highlight=False)  # type: ignore[attr-defined]
             return 2
         traceback.print_exc()
         return 1

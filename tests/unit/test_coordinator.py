@@ -13,6 +13,7 @@ import pyarrow.flight as flight
 import pytest
 from rich.console import Console
 
+from understudy.errors import UnderstudyError
 from understudy.live import View
 from understudy.runtime.coordinator import CONNECTIONS, Coordinator, CoordinatorConfig
 from understudy.runtime.session import wait_for
@@ -181,3 +182,52 @@ def test_who_is_armed_is_told_and_forgotten_with_the_process(tmp_path: Path) -> 
         coordinator.close(exit_hosts=False)
         for host in hosts.values():
             host.stop()
+
+
+@pytest.mark.parametrize(
+    ("whose", "code", "text"),
+    [
+        (
+            "code",
+            5,
+            "stage 'copy' threw at epoch 7: boom. The job stopped there; fix the code and run it again: it goes on "
+            "with nothing lost.",
+        ),
+        (
+            "understudy",
+            1,
+            "Understudy itself failed in stage 'copy' at epoch 7: boom; this is a fault of Understudy, please report "
+            "it with {log}; run it again: it goes on with nothing lost",
+        ),
+        (
+            "machine",
+            3,
+            "the machine of h1 failed stage 'copy' at epoch 7: boom; see to its memory, disk and load ({log}), and "
+            "run it again: it goes on with nothing lost",
+        ),
+    ],
+)
+@pytest.mark.parametrize("local", [True, False])
+def test_a_job_that_stops_says_whose_failure_it_was(
+    tmp_path: Path, whose: str, code: int, text: str, local: bool
+) -> None:
+    (tmp_path / "job.py").write_text(TWO)
+    coordinator = Coordinator(CoordinatorConfig(tmp_path / "job.py", tmp_path / "state", "token", heartbeat_s=0.5))
+    coordinator.wait_for_hosts(0)
+    host, log = Answering([]), tmp_path / "state" / "hosts" / "h1" / "host.log"
+    if local:
+        log.parent.mkdir(parents=True)
+        log.touch()
+    try:
+        join(coordinator, host)
+        coordinator.begin()
+        report = {"kind": "threw", "stage": "copy", "unit": "copy", "host": "h1", "generation": 1, "t": 0.0}
+        report |= {"epoch": 7, "cause": "boom"} | ({} if whose == "code" else {"whose": whose})
+        Peer(coordinator.address, "token").call("report", report)
+        with pytest.raises(UnderstudyError) as failure:
+            coordinator.wait(10)
+    finally:
+        coordinator.close(exit_hosts=False)
+        host.stop()
+    assert str(failure.value) == text.format(log=log if local else "the log of host h1")
+    assert failure.value.exit_code == code

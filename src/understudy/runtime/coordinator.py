@@ -25,10 +25,10 @@ from understudy.core.failover import Failover, Plan, UnitPlan
 from understudy.core.monitoring import OWNER
 from understudy.core.operators import OperatorClass
 from understudy.core.policies import Auto, Policy, parse, spell
-from understudy.errors import HostsUnavailable, JobError, SetupError, StageFailed, UnderstudyError
+from understudy.errors import HostsUnavailable, JobError, OwnFault, SetupError, StageFailed, UnderstudyError
 from understudy.job import Job, load
 from understudy.planning import Measured
-from understudy.runtime import profile, wire
+from understudy.runtime import blame, profile, wire
 from understudy.runtime.journal import Journal, plan_in
 
 UNLIMITED = 1 << 62
@@ -446,12 +446,24 @@ class Coordinator:
                 elif isinstance(effect, failover.Say):
                     self.say(effect.kind, effect.text, unit=effect.unit, host=effect.host)
                 else:
-                    text = (
-                        f"stage {effect.stage!r} threw at epoch {effect.epoch}: {effect.cause}. The job stopped there; "
-                        "fix the code and run it again: it goes on with nothing lost."
-                    )
-                    self._fail(StageFailed(text))
+                    self._fail(self._stopped(effect))
             self.changed.notify_all()
+
+    def _stopped(self, stop: failover.StopJob) -> UnderstudyError:
+        """What to tell the user when a stage has failed on two hosts, or there was no other to try."""
+        host = self.failover.plan.units[self.topology.unit_of[stop.stage]].primary
+        log = self.config.folder / "hosts" / str(host) / "host.log"
+        where = str(log) if log.exists() else f"the log of host {host}"
+        again = "run it again: it goes on with nothing lost"
+        what = f"stage {stop.stage!r} at epoch {stop.epoch}: {stop.cause}"
+        if stop.whose == blame.UNDERSTUDY:
+            fault = "this is a fault of Understudy, please report it with"
+            return OwnFault(f"Understudy itself failed in {what}; {fault} {where}; {again}")
+        if stop.whose == blame.MACHINE:
+            remedy = "see to its memory, disk and load"
+            return SetupError(f"the machine of {host} failed {what}; {remedy} ({where}), and {again}")
+        threw = f"stage {stop.stage!r} threw at epoch {stop.epoch}: {stop.cause}"
+        return StageFailed(f"{threw}. The job stopped there; fix the code and {again}.")
 
     def _forget_armed(self, plan: Plan) -> None:
         """A host that is no standby any more has to arm anew when it becomes one again."""
@@ -509,7 +521,8 @@ class Coordinator:
             elif kind == "turned":
                 self._handle(failover.Turned(unit, generation, header["serial"]))
             elif kind == "threw":
-                self._handle(failover.StageThrew(unit, generation, stage, header["epoch"], header["cause"]))
+                whose = header.get("whose", blame.CODE)
+                self._handle(failover.StageThrew(unit, generation, stage, header["epoch"], header["cause"], whose))
             elif kind == "resumed":
                 self.started[stage] = generation
                 self.say(
