@@ -14,11 +14,13 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from understudy import __version__, virtual
 from understudy.durations import seconds
 from understudy.errors import DrillFailed, JobError, Refused, SetupError, UnderstudyError
+from understudy.settings import check, check_master
 
 app = typer.Typer(
     add_completion=False,
@@ -32,7 +34,7 @@ errors = Console(stderr=True)
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.py", help="Python file that defines one us.Job.")]
 Hosts = Annotated[int, typer.Option(help="Number of hosts.", min=1)]
 State = Annotated[Path | None, typer.Option(help="State folder; default .understudy/<job>.")]
-Master = Annotated[str, typer.Option(help="Spark master of each host: local[*], spark://..., yarn, k8s://...")]
+Master = Annotated[str, typer.Option(help="Spark master of each host: local[*] or local[N]; others are refused.")]
 Conf = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Spark setting for each host; repeatable.")]
 QueueMb = Annotated[int, typer.Option(help="Memory for queues per host, in MiB; more goes to disk.", min=1)]
 Heartbeat = Annotated[str, typer.Option(help="Time between heartbeats.")]
@@ -53,6 +55,7 @@ def _settings(conf: list[str] | None) -> dict[str, str]:
         if not equals or not key:
             raise SetupError(f"--conf {item!r}: write KEY=VALUE")
         settings[key] = value
+    check(settings)
     return settings
 
 
@@ -136,6 +139,8 @@ def run(
     from understudy.runtime.spark import require_java
 
     interrupt_on_sigterm()
+    check_master(master)
+    settings = _settings(conf)
     folder = state or _default_state(job_file)
     common: dict[str, Any] = {
         "hosts": hosts,
@@ -148,7 +153,7 @@ def run(
     if coordinator is None:
         require_java()
         session = LocalRun(
-            job_file, folder, master=master, settings=_settings(conf), queue_bytes=queue_mb << 20, revive=True, **common
+            job_file, folder, master=master, settings=settings, queue_bytes=queue_mb << 20, revive=True, **common
         )
     else:
         tls = _tls(tls_cert, tls_key, tls_ca)
@@ -188,9 +193,10 @@ def plan(
     from understudy.runtime.spark import require_java
 
     interrupt_on_sigterm()
+    check_master(master)
+    settings = {**FAST_START, **_settings(conf)}
     profile = (state or _default_state(job_file)) / FILE
     require_java()
-    settings = {**FAST_START, **_settings(conf)}
     found = outlook.inspect(job_file, profile, roles=_roles(roles), master=master, settings=settings)
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)
@@ -219,6 +225,8 @@ def host(
     from understudy.runtime.host import HostConfig, serve
     from understudy.runtime.spark import require_java
 
+    check_master(master)
+    settings = _settings(conf)
     require_java()
     if name == OWNER:
         raise SetupError(f"--name {OWNER}: that is who watches all hosts; choose another name")
@@ -230,7 +238,7 @@ def host(
             token=_token(token_file),
             listen=listen,
             master=master,
-            settings=_settings(conf),
+            settings=settings,
             queue_bytes=queue_mb << 20,
             tls=_tls(tls_cert, tls_key, tls_ca),
         )
@@ -295,12 +303,15 @@ def status(
     tls_ca: TlsCa = None,
 ) -> None:
     """Show a running job: hosts, units, epochs, bytes."""
+    from understudy import telling
+    from understudy.core.policies import parse
+
     answer = _ask(state or _only_state(), token_file, _tls(tls_cert, tls_key, tls_ca), "status")
     if as_json:
         print(json.dumps(answer, indent=2))
         return
     table = Table(title=f"job {answer['job']}", title_justify="left")
-    for column in ("unit", "policy", "generation", "runs on", "standby", "ready", "monitor"):
+    for column in ("unit", "policy", "generation", "runs on", "standby", "monitor"):
         table.add_column(column)
     for name, unit in answer["units"].items():
         turn = f" -> {unit['turn']['policy']}" if unit.get("turn") else ""
@@ -309,8 +320,7 @@ def status(
             unit["policy"] + turn,
             str(unit["generation"]),
             unit["primary"] or "waiting",
-            ", ".join(unit["standbys"]) or "-",
-            ", ".join(unit["ready"]) or "-",
+            telling.standbys(unit, parse(unit["policy"])),
             unit["monitor"],
         )
     console.print(table)
@@ -323,22 +333,9 @@ def status(
         )
         queues = about.get("queues", {}).get("memory", 0)
         memory = f"{about.get('rss', 0) / 2**20:.0f} MiB"
-        table.add_row(name, _health(about["health"]), memory, f"{queues / 2**20:.1f} MiB", stages)
+        table.add_row(name, telling.health(about["health"], time.time()), memory, f"{queues / 2**20:.1f} MiB", stages)
     console.print(table)
     console.print("bytes: " + ", ".join(f"{k} {v:,}" for k, v in answer["bytes"].items()), highlight=False)
-
-
-def _health(health: dict[str, Any]) -> str:
-    """In words: "well", "suspected: 2 heartbeats missed in 1.2 s (h3)"."""
-    words = str(health["state"])
-    if health["misses"]:
-        words += f": {health['misses']} heartbeats missed"
-    if health["since"] is not None:
-        words += f" in {time.time() - health['since']:.1f} s ({', '.join(health['by'])})"
-    if health["failures"]:
-        back = "" if health["returned"] is None else f", back {time.time() - health['returned']:.0f} s ago"
-        words += f"; failed {health['failures']} time{'s' if health['failures'] > 1 else ''}{back}"
-    return words
 
 
 def _only_state() -> Path:
@@ -461,11 +458,11 @@ def _main() -> int:
     except KeyboardInterrupt:
         return 130
     except UnderstudyError as error:
-        errors.print(f"[bold red]error:[/] {error}", highlight=False, soft_wrap=True)
+        errors.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         return error.exit_code
     except Exception as error:
         if type(error).__module__.startswith("click") or hasattr(error, "format_message"):
-            errors.print(f"[bold red]error:[/] {error.format_message()}", highlight=False)  # type: ignore[attr-defined]
+            errors.print(f"[bold red]error:[/] {escape(error.format_message())}", highlight=False)  # type: ignore[attr-defined]
             return 2
         traceback.print_exc()
         return 1

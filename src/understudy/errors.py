@@ -1,6 +1,7 @@
 """Every error a user can meet, in one tree.
 
     UnderstudyError                 exit code 1
+    ├── OwnFault                    exit code 1: Understudy itself failed; the job stopped there and can be resumed
     ├── JobError                    exit code 2: the job as written cannot run (cycle, duplicate name, schema, ...)
     ├── SetupError                  exit code 3: the machine is not ready (Java, port, folder, disk)
     ├── Refused                     exit code 4: wrong token, or an address that must not be used
@@ -15,6 +16,10 @@ are values, not exceptions.
 
 class UnderstudyError(Exception):
     exit_code = 1
+
+
+class OwnFault(UnderstudyError):
+    pass
 
 
 class JobError(UnderstudyError):

@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from understudy import telling
 from understudy.runtime.coordinator import Coordinator
 
 _STYLES = {
@@ -91,7 +92,7 @@ class View:
             hosts = sorted(coordinator.hosts)
             pulses = dict(coordinator.pulses)
             story = coordinator.events[-_STORY_LINES:]
-            armed = dict(coordinator.armed)
+            standbys = {name: coordinator.standbys(name) for name in plan}
             missing = {h for h in alive if coordinator.evidence.health(h).misses}
         table = Table(title=f"{self._title}  {time.time() - self._begin:5.1f} s", title_justify="left", expand=False)
         for column in ("unit", "runs on", "standby", "generation", "epoch", "rows/s"):
@@ -99,13 +100,11 @@ class View:
         for name, unit in plan.items():
             last = coordinator.topology.units[name].stages[-1]
             produced = pulses.get(unit.primary or "", [{}, 0])[0].get(last)
-            standby = unit.standby or "-"
-            if unit.standby and coordinator.topology.stages[last].inputs:
-                standby += " armed" if armed.get((last, unit.standby)) == unit.generation else " getting ready"
+            exposed = standbys[name].startswith(telling.UNPROTECTED)
             table.add_row(
                 name,
                 unit.primary or "[red]waiting[/]",
-                standby,
+                Text(standbys[name], style="bold yellow" if exposed else ""),
                 str(unit.generation),
                 "-" if produced is None else str(produced),
                 self._rate(unit.primary, pulses),

@@ -344,6 +344,21 @@ def test_code_that_throws_is_tried_once_more_on_the_other_host_and_then_stops_th
     assert machine.handle(StageThrew("u", 2, "s", 5, "boom"), 0.0) == [StopJob("s", 5, "boom")]
 
 
+@pytest.mark.parametrize(
+    ("whose", "text"),
+    [
+        ("code", "s threw at epoch 5; trying once more on B"),
+        ("understudy", "Understudy itself failed in s at epoch 5; trying once more on B"),
+        ("machine", "the machine failed s at epoch 5; trying once more on B"),
+    ],
+)
+def test_whose_failure_it_was_is_told_when_the_job_stops(whose: str, text: str) -> None:
+    machine = begun(PASSIVE, "AB")
+    assert machine.handle(StageThrew("u", 1, "s", 5, "boom", whose), 0.0)[1] == Say("threw", text, "u")
+    machine.handle(StandbyReady("u", 2, "A", 2), 0.0)
+    assert machine.handle(StageThrew("u", 2, "s", 5, "boom", whose), 0.0) == [StopJob("s", 5, "boom", whose)]
+
+
 def test_code_that_throws_at_another_epoch_is_tried_again() -> None:
     machine = begun(PASSIVE, "AB")
     machine.handle(StageThrew("u", 1, "s", 5, "boom"), 0.0)

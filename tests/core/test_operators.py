@@ -121,6 +121,27 @@ def test_operators_that_are_arbitrary_by_themselves(plan: Operator, cause: str) 
     assert judge(plan).determinism_cause.startswith(cause)
 
 
+@pytest.mark.parametrize(
+    ("call", "cause"),
+    [
+        (
+            Call("applyInPandasWithState", "timeouts"),
+            "applyInPandasWithState() is time-dependent: its timeouts go by the wall clock of each batch",
+        ),
+        (
+            Call("transformWithState", "timers"),
+            "transformWithState() is time-dependent: its timers and its TTL go by the wall clock of each batch",
+        ),
+    ],
+)
+def test_what_goes_by_the_wall_clock_is_said_first(call: Call, cause: str) -> None:
+    """Whatever else is arbitrary about the stage."""
+    timed = above("TransformWithStateInPySpark", calls=(Call("f", "assumed"), call))
+    found = judge(above("MapInPandas", above("Project", timed, calls=(Call("rand", "random"),))))
+    assert (found.state, found.determinism, found.determinism_cause) == ("unbounded", "arbitrary", cause)
+    assert found.state_cause == "transformWithState keeps whatever its function puts into its state"
+
+
 def test_what_is_taken_for_granted_is_said_once() -> None:
     calls = (Call("f", "assumed"), Call("sum", "float"))
     found = judge(above("Project", above("Project", calls=calls), calls=calls))

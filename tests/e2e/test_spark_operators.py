@@ -10,6 +10,7 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming import StatefulProcessor
 
 from understudy.cli import FAST_START
 from understudy.core.operators import OperatorClass, Window, judge
@@ -146,6 +147,50 @@ ARBITRARY: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
     ),
     "duplicates of a column": (lambda c: c.dropDuplicates(["road"]), "dropDuplicates keeps whichever row"),
 }
+
+
+class Counts(StatefulProcessor):
+    def init(self, handle: Any) -> None:
+        pass
+
+    def handleInputRows(self, key: Any, rows: Any, timers: Any) -> Iterator[Any]:
+        yield from rows
+
+
+def transformed(frame: DataFrame, mode: str, method: str = "transformWithState") -> DataFrame:
+    return getattr(late(frame).groupBy("road"), method)(Counts(), "id long", "append", mode)
+
+
+def timed_out(frame: DataFrame, timeout: str) -> DataFrame:
+    return late(frame).groupBy("road").applyInPandasWithState(counted, "id long", "n long", "append", timeout)
+
+
+CANNOT_LOOK = "a function Spark cannot look into"
+WALL_CLOCK: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
+    "timeouts": (
+        lambda c: timed_out(c, "ProcessingTimeTimeout"),
+        "applyInPandasWithState() is time-dependent: its timeouts go by the wall clock of each batch",
+    ),
+    "timers": (
+        lambda c: transformed(c, "ProcessingTime"),
+        "transformWithState() is time-dependent: its timers and its TTL go by the wall clock of each batch",
+    ),
+    "timers in pandas": (
+        lambda c: transformed(c, "ProcessingTime", "transformWithStateInPandas"),
+        "transformWithState() is time-dependent: its timers and its TTL go by the wall clock of each batch",
+    ),
+    "no timeouts": (lambda c: timed_out(c, "NoTimeout"), f"applyInPandasWithState: {CANNOT_LOOK}"),
+    "event time": (lambda c: timed_out(c, "EventTimeTimeout"), f"applyInPandasWithState: {CANNOT_LOOK}"),
+    "no timers": (lambda c: transformed(c, "None"), f"transformWithState: {CANNOT_LOOK}"),
+    "event time of timers": (lambda c: transformed(c, "EventTime"), f"transformWithState: {CANNOT_LOOK}"),
+}
+
+
+@pytest.mark.parametrize("name", WALL_CLOCK)
+def test_what_goes_by_the_wall_clock(spark: SparkSession, name: str) -> None:
+    build, cause = WALL_CLOCK[name]
+    found = judged(spark, build)
+    assert (found.state, found.determinism, found.determinism_cause) == ("unbounded", "arbitrary", cause)
 
 
 @pytest.mark.parametrize("name", ARBITRARY)

@@ -170,11 +170,12 @@ def test_status_names_every_standby(tmp_path: Path) -> None:
             "primary": "h1",
             "standbys": ["h2", "h3"],
             "ready": ["h3"],
+            "armed": ["h3"],
             "monitor": "h3",
         },
         "alone": {
-            "policy": "none", "generation": 1, "primary": None, "standbys": [], "ready": [], "monitor": "coordinator",
-            "turn": {"policy": "hybrid"},
+            "policy": "none", "generation": 1, "primary": None, "standbys": [], "ready": [], "armed": [],
+            "monitor": "coordinator", "turn": {"policy": "hybrid", "standbys": ["h3"], "ready": []},
         },
     }  # fmt: skip
     well = {"state": "well", "misses": 0, "since": None, "failures": 0, "returned": None, "by": {}}
@@ -199,13 +200,17 @@ def test_status_names_every_standby(tmp_path: Path) -> None:
     assert result.returncode == 0, result
     rows = [[cell.strip() for cell in row.split("│")[1:-1]] for row in result.stdout.splitlines() if "│" in row]
     assert rows[:2] == [
-        ["both", "passive-standby standbys=2", "3", "h1", "h2, h3", "h3", "h3"],
-        ["alone", "none -> hybrid", "1", "waiting", "-", "-", "coordinator"],
-    ]
+        ["both", "passive-standby standbys=2", "3", "h1", "h2 (no state yet), h3 (armed)", "h3"],
+        [
+            "alone", "none -> hybrid", "1", "waiting", "UNPROTECTED, as its policy says, h3 (no state yet, for hybrid)",
+            "coordinator",
+        ],
+    ]  # fmt: skip
     health = {row[0]: row[1] for row in rows[2:]}
     assert health["h1"] == "well"
-    assert re.fullmatch(r"suspected: 2 heartbeats missed in \d+\.\d s \(coordinator, h3\)", health["h2"])
-    assert re.fullmatch(r"well; failed 2 times, back 6\d s ago", health["h3"])
+    suspected = r"suspected: 2 heartbeats missed, silent for \d+\.?\d* s \(the coordinator and h3 say so\)"
+    assert re.fullmatch(suspected, health["h2"])
+    assert re.fullmatch(r"well; failed twice, back for 6\d s", health["h3"])
     assert "bytes: data 1,234" in result.stdout
     assert json.loads(as_json.stdout) == answer
 
@@ -219,3 +224,21 @@ def test_options_that_make_no_sense(tmp_path: Path) -> None:
     failed(understudy(tmp_path, "run", "job.py", "--hosts", "0"), 2, "--hosts")
     arguments = ("--name", "coordinator", "--coordinator", "127.0.0.1:1")
     failed(understudy(tmp_path, "host", *arguments, UNDERSTUDY_TOKEN="t"), 3, "--name coordinator", "another name")
+
+
+def test_settings_and_masters_that_would_break_protection(tmp_path: Path) -> None:
+    """Whatever is started: at once, before Java is looked for."""
+    (tmp_path / "job.py").write_text(GOOD.format(extra=""))
+    wrong = ("--conf", "spark.sql.streaming.stateStore.checkpointFormatVersion=2")
+    for command in (
+        ("run", "job.py"),
+        ("run", "job.py", "--coordinator", "127.0.0.1:0"),
+        ("plan", "job.py"),
+        ("drill", "job.py", "--kill", "copy"),
+        ("host", "--name", "h1", "--coordinator", "127.0.0.1:1"),
+    ):
+        result = understudy(tmp_path, *command, *wrong, JAVA_HOME=str(tmp_path), UNDERSTUDY_TOKEN="t")
+        failed(result, 3, "checkpointFormatVersion=2 is refused", "not sent to standbys", "leave it out")
+    result = understudy(tmp_path, "run", "job.py", "--master", "yarn", JAVA_HOME=str(tmp_path))
+    failed(result, 3, "--master yarn is refused", "run a host on every machine")
+    assert [p.name for p in tmp_path.iterdir() if p.name != "__pycache__"] == ["job.py"]

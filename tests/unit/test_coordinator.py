@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
+from rich.console import Console
 
+from understudy.errors import UnderstudyError
+from understudy.live import View
 from understudy.runtime.coordinator import CONNECTIONS, Coordinator, CoordinatorConfig
 from understudy.runtime.session import wait_for
-from understudy.runtime.wire import Peer, Server, Service, listens
+from understudy.runtime.wire import CATEGORIES, Peer, Server, Service, listens
 
 BEAT = pa.schema([("beat", pa.int8())])
 JOB = """
@@ -33,13 +37,18 @@ class Answering:
         self.lives, self.connections, self.over = lives, 0, False
         self.process: str | None = None
         self.plans = 0
-        calls = {"job": lambda header, body: {}, "plan": self.plan}
+        self.stages: dict[str, Any] = {}
+        """As it tells them when asked how it stands."""
+        calls = {"job": lambda header, body: {}, "plan": self.plan, "status": self.status}
         service = Service(calls=calls, gets={"pulse": self.pulse})
         self.server = Server("127.0.0.1:0", "token", service)
 
     def plan(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
         self.plans += 1
         return {}
+
+    def status(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
+        return {"stages": self.stages, "bytes": dict.fromkeys(CATEGORIES, 0)}
 
     def pulse(self, request: dict[str, Any]) -> flight.FlightDataStream:
         if self.process not in (None, request["process"]):
@@ -72,10 +81,10 @@ def coordinator(tmp_path: Path) -> Iterator[Coordinator]:
     found.close(exit_hosts=False)
 
 
-def join(coordinator: Coordinator, host: Answering, process: str = "p1") -> None:
-    about = {"host": "h1", "address": host.server.address, "process": process, "pid": 1, "holds": {}}
+def join(coordinator: Coordinator, host: Answering, process: str = "p1", name: str = "h1") -> None:
+    about = {"host": name, "address": host.server.address, "process": process, "pid": 1, "holds": {}}
     assert not Peer(coordinator.address, "token").call("join", about).refused
-    wait_for(lambda: "h1" in coordinator.failover.alive, 10, "a host")
+    wait_for(lambda: name in coordinator.failover.alive, 10, "a host")
 
 
 def test_a_connection_that_is_lost_is_made_again(coordinator: Coordinator) -> None:
@@ -115,3 +124,110 @@ def test_a_host_that_no_longer_listens_is_lost_at_once(coordinator: Coordinator)
     host.stop()
     wait_for(lambda: "h1" not in coordinator.failover.alive, 0.4, "its loss, sooner than by heartbeats")
     assert not listens(host.server.address)
+
+
+TWO = """
+import understudy as us
+
+job = us.Job("two", epoch="500ms")
+rows = job.source("rows", us.sources.rate(10))
+@job.stage(rows, host="h1")
+def copy(rows):
+    return rows
+job.sink(copy, us.sinks.console())
+"""
+
+
+def test_who_is_armed_is_told_and_forgotten_with_the_process(tmp_path: Path) -> None:
+    """Sources when they are ready, stages when their standby says so: to this coordinator, or to an earlier one."""
+    (tmp_path / "job.py").write_text(TWO)
+    coordinator = Coordinator(CoordinatorConfig(tmp_path / "job.py", tmp_path / "state", "token", heartbeat_s=0.5))
+    coordinator.wait_for_hosts(0)
+    hosts = {name: Answering([]) for name in ("h1", "h2")}
+    try:
+        for name, host in hosts.items():
+            join(coordinator, host, name=name)
+        coordinator.begin()
+        units = coordinator.status()["units"]
+        assert {n: (u["standbys"], u["armed"]) for n, u in units.items()} == {
+            "rows": (("h2",), ["h2"]),
+            "copy": (("h2",), []),
+        }
+        assert (coordinator.standbys("rows"), coordinator.standbys("copy")) == ("h2 (armed)", "h2 (arming)")
+        report = {"kind": "armed", "stage": "copy", "unit": "copy", "host": "h2", "generation": 1, "t": 0.0}
+        Peer(coordinator.address, "token").call("report", report)
+        assert coordinator.status()["units"]["copy"]["armed"] == ["h2"]
+        assert coordinator.standbys("copy") == "h2 (armed)"
+        coordinator.armed.clear()  # as after its own crash
+        hosts["h2"].stages["copy"] = {"role": "standby", "armed": True, "generation": 1}
+        assert coordinator.status()["units"]["copy"]["armed"] == ["h2"]
+
+        hosts["h2"].stages.clear()
+        hosts["h2"].stop()
+        wait_for(lambda: "h2" not in coordinator.failover.alive, 10, "its loss")
+        assert coordinator.standbys("copy") == "UNPROTECTED"
+        live = Console(file=StringIO(), width=120)
+        live.print(View(coordinator, title="t")._draw())
+        rows = [row for row in live.file.getvalue().splitlines() if "UNPROTECTED" in row]  # type: ignore[attr-defined]
+        assert [row.split()[1:7:2] for row in rows[:2]] == [[unit, "h1", "UNPROTECTED"] for unit in ("rows", "copy")]
+        hosts["h2"] = Answering([])
+        join(coordinator, hosts["h2"], "p2", "h2")
+        assert coordinator.failover.plan.units["copy"].generation == 1
+        assert coordinator.standbys("copy") == "UNPROTECTED: h2 (no state yet)"
+        since = coordinator.failover.plan.units["copy"].since[0]
+        ready = {"kind": "standby-ready", "standby": "h2", "since": since}
+        Peer(coordinator.address, "token").call("report", report | {"host": "h1"} | ready)
+        assert coordinator.standbys("copy") == "h2 (arming)"
+    finally:
+        coordinator.close(exit_hosts=False)
+        for host in hosts.values():
+            host.stop()
+
+
+@pytest.mark.parametrize(
+    ("whose", "code", "text"),
+    [
+        (
+            "code",
+            5,
+            "stage 'copy' threw at epoch 7: boom. The job stopped there; fix the code and run it again: it goes on "
+            "with nothing lost.",
+        ),
+        (
+            "understudy",
+            1,
+            "Understudy itself failed in stage 'copy' at epoch 7: boom; this is a fault of Understudy, please report "
+            "it with {log}; run it again: it goes on with nothing lost",
+        ),
+        (
+            "machine",
+            3,
+            "the machine of h1 failed stage 'copy' at epoch 7: boom; see to its memory, disk and load ({log}), and "
+            "run it again: it goes on with nothing lost",
+        ),
+    ],
+)
+@pytest.mark.parametrize("local", [True, False])
+def test_a_job_that_stops_says_whose_failure_it_was(
+    tmp_path: Path, whose: str, code: int, text: str, local: bool
+) -> None:
+    (tmp_path / "job.py").write_text(TWO)
+    coordinator = Coordinator(CoordinatorConfig(tmp_path / "job.py", tmp_path / "state", "token", heartbeat_s=0.5))
+    coordinator.wait_for_hosts(0)
+    host, log = Answering([]), tmp_path / "state" / "hosts" / "h1" / "host.log"
+    if local:
+        log.parent.mkdir(parents=True)
+        log.touch()
+    try:
+        join(coordinator, host)
+        coordinator.begin()
+        report = {"kind": "threw", "stage": "copy", "unit": "copy", "host": "h1", "generation": 1, "t": 0.0}
+        report |= {"epoch": 7, "cause": "boom"} | ({} if whose == "code" else {"whose": whose})
+        Peer(coordinator.address, "token").call("report", report)
+        with pytest.raises(UnderstudyError) as failure:
+            coordinator.wait(10)
+    finally:
+        coordinator.close(exit_hosts=False)
+        host.stop()
+    assert str(failure.value) == text.format(log=log if local else "the log of host h1")
+    assert failure.value.exit_code == code

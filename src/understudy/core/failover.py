@@ -22,6 +22,9 @@ TOGETHER = 1000
 """What sharing a host with a neighbour weighs against other work, for a unit that is rebuilt from its neighbours."""
 
 
+_FAILED = {"understudy": "Understudy itself failed in {stage}", "machine": "the machine failed {stage}"}
+
+
 class Standbys:
     """Who stands by: shared by a unit's plan and its turn."""
 
@@ -182,13 +185,15 @@ class StandbyUnusable:
 
 @dataclass(frozen=True)
 class StageThrew:
-    """The user's code threw. It is tried once more on another host, then the job stops."""
+    """A stage failed while its host lives. It is tried once more on another host, then the job stops."""
 
     unit: str
     generation: int
     stage: str
     epoch: int
     cause: str
+    whose: str = "code"
+    """Whose failure it is: the user's ``code``, ``understudy`` itself, or the ``machine``."""
 
 
 @dataclass(frozen=True)
@@ -253,6 +258,7 @@ class StopJob:
     stage: str
     epoch: int
     cause: str
+    whose: str = "code"
 
 
 Effect = Publish | Say | StopJob
@@ -492,10 +498,11 @@ class Failover:
         if not again and self.topology.units[event.unit].policy.protected:
             successor, _ = self._succeed(event.unit, unit, {})
         if successor is None:
-            return [StopJob(event.stage, event.epoch, event.cause)]
+            return [StopJob(event.stage, event.epoch, event.cause, event.whose)]
         changes = {event.unit: successor}
         says = self._fill_standbys(changes)
-        text = f"{event.stage} threw at epoch {event.epoch}; trying once more on {successor.primary}"
+        text = _FAILED.get(event.whose, "{stage} threw").format(stage=event.stage)
+        text += f" at epoch {event.epoch}; trying once more on {successor.primary}"
         return [*self._publish(changes), Say("threw", text, event.unit), *says]
 
     # -- decisions ------------------------------------------------------------------------------------------------

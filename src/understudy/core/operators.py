@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 State = Literal["stateless", "windowed", "unbounded"]
 Determinism = Literal["arbitrary", "deterministic", "convergent-capable", "repeatable"]
-CallKind = Literal["random", "clock", "order", "partition", "declared", "assumed", "float"]
+CallKind = Literal["random", "clock", "order", "partition", "declared", "assumed", "float", "timeouts", "timers"]
 
 STATES: tuple[State, ...] = ("stateless", "windowed", "unbounded")
 """From the lightest to the heaviest."""
@@ -131,7 +131,7 @@ _STATELESS = {
     "DeserializeToObject", "FlatMapGroupsInPandas", "FlatMapGroupsInArrow", "UpdateEventTimeWatermarkColumn",
 }  # fmt: skip
 """Operators without state. One that is not listed anywhere counts as unbounded: better refused than lost."""
-_OPAQUE = {
+OPAQUE = {
     "MapInPandas": "mapInPandas",
     "MapInArrow": "mapInArrow",
     "MapPartitions": "mapPartitions",
@@ -144,6 +144,7 @@ _OPAQUE = {
     "TransformWithStateInPySpark": "transformWithState",
     "TransformWithStateInPandas": "transformWithStateInPandas",
 }
+"""Operators that run a function of the user's, and how users call them."""
 _STATIC_DATA = ("LocalRelation", "Range", "LogicalRDD", "OneRowRelation")
 _REASONS: dict[CallKind, str] = {
     "random": "is random",
@@ -151,6 +152,10 @@ _REASONS: dict[CallKind, str] = {
     "order": "depends on the order of rows within an epoch",
     "partition": "depends on how Spark cuts an epoch into partitions",
     "declared": "is declared non-deterministic",
+}
+_WALL_CLOCK: dict[CallKind, str] = {
+    "timeouts": "is time-dependent: its timeouts go by the wall clock of each batch",
+    "timers": "is time-dependent: its timers and its TTL go by the wall clock of each batch",
 }
 
 
@@ -170,8 +175,8 @@ def _keeps(operator: Operator, plan: Operator, output_mode: str | None) -> _Keep
         if all(child.streaming for child in operator.children):
             return _forever("join", "a join of two streams keeps rows of both for matches to come")
         return None
-    if operator.name in _OPAQUE:
-        name = _OPAQUE[operator.name]
+    if operator.name in OPAQUE:
+        name = OPAQUE[operator.name]
         return _forever(name, f"{name} keeps whatever its function puts into its state")
     if operator.name == "Aggregate":
         return _aggregate(operator, plan, output_mode)
@@ -253,9 +258,12 @@ def _rebuilt(plan: Operator, kept: list[_Keeps]) -> tuple[Window | None, str]:
 
 
 def _determinism(plan: Operator, kept: list[_Keeps]) -> tuple[Determinism, str]:
+    for call in (call for operator in plan.walk() for call in operator.calls):
+        if call.kind in _WALL_CLOCK:  # before all others: that a function cannot be looked into says less
+            return "arbitrary", f"{call.name}() {_WALL_CLOCK[call.kind]}"
     for operator in plan.walk():
-        if operator.name in _OPAQUE:
-            return "arbitrary", f"{_OPAQUE[operator.name]}: a function Spark cannot look into"
+        if operator.name in OPAQUE:
+            return "arbitrary", f"{OPAQUE[operator.name]}: a function Spark cannot look into"
         if operator.name == "Sample":
             return "arbitrary", "sample() is random"
         if operator.streaming and operator.name == "GlobalLimit":

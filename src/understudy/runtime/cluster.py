@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -47,22 +47,13 @@ class LocalHosts:
     def home(self, name: str) -> Path:
         return self._folder / "hosts" / name
 
+    def command(self, name: str) -> list[str]:
+        about = ["--name", name, "--folder", str(self.home(name)), "--coordinator", self._coordinator]
+        return [sys.executable, "-m", "understudy", "host", *about, *self._arguments]
+
     def start(self, name: str) -> None:
         home = self.home(name)
         home.mkdir(parents=True, exist_ok=True)
-        command = [
-            sys.executable,
-            "-m",
-            "understudy",
-            "host",
-            "--name",
-            name,
-            "--folder",
-            str(home),
-            "--coordinator",
-            self._coordinator,
-            *self._arguments,
-        ]
         environment = {
             **os.environ,
             TOKEN_VARIABLE: self._token,
@@ -71,7 +62,12 @@ class LocalHosts:
         }
         with open(home / "host.log", "ab") as log:
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
+                self.command(name),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
             )
         self.processes[name] = psutil.Process(process.pid)
 
@@ -85,11 +81,26 @@ class LocalHosts:
             except psutil.Error:
                 continue
 
+    def find(self, name: str) -> bool:
+        """Adopt a process of this host that nobody has told of: one that an earlier run started just before its end."""
+        for process in psutil.process_iter():
+            try:
+                arguments = process.cmdline()
+                if "understudy" not in arguments or "--folder" not in arguments[:-1]:
+                    continue
+                folder = Path(process.cwd(), arguments[arguments.index("--folder") + 1])
+                if folder.resolve() == self.home(name).resolve() and _lives(process):
+                    self.processes[name] = process
+                    return True
+            except psutil.Error:
+                continue
+        return False
+
     def signal(self, name: str, number: signal.Signals) -> float:
         return signal_tree(self.processes[name], number)
 
     def alive(self) -> list[str]:
-        return [n for n, p in self.processes.items() if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+        return [n for n, p in self.processes.items() if _lives(p)]
 
     def end(self, timeout_s: float = 3.0) -> None:
         """Wait for hosts that were told to exit; end what is left."""
@@ -117,17 +128,17 @@ class Reviver:
         self._ended = threading.Event()
         self._lock = threading.Lock()
 
-    def watch(self) -> None:
-        for name in self._hosts.processes:
+    def watch(self, known: Iterable[str] = ()) -> None:
+        """Watch every host that has a process, and those ``known`` from an earlier run that were started here: some of
+        them may have died while nobody watched."""
+        local = [name for name in known if self._hosts.home(name).is_dir()]
+        for name in dict.fromkeys([*self._hosts.processes, *local]):
             threading.Thread(target=self._keep_alive, args=(name,), name=f"revive {name}", daemon=True).start()
 
     def _keep_alive(self, name: str) -> None:
         deaths: deque[float] = deque(maxlen=DEATHS_MAX)
         while True:
-            try:
-                self._hosts.processes[name].wait()
-            except (psutil.Error, KeyError):
-                pass
+            self._wait_for_death(name)
             deaths.append(time.monotonic())
             if self._ended.is_set():
                 return
@@ -141,12 +152,33 @@ class Reviver:
             with self._lock:
                 if self._ended.is_set():
                     return
+                if self._hosts.find(name):
+                    deaths.pop()
+                    continue
                 self._say("restarting", f"{name} is started again", host=name)
                 self._hosts.start(name)
+
+    def _wait_for_death(self, name: str) -> None:
+        """At once for a host without a process. One that is nobody's child may stay behind as a zombie."""
+        process = self._hosts.processes.get(name)
+        while process is not None and _lives(process):
+            try:
+                process.wait(timeout=1.0)
+            except psutil.TimeoutExpired:
+                continue
+            except psutil.Error:
+                return
 
     def end(self) -> None:
         with self._lock:
             self._ended.set()
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def signal_tree(process: psutil.Process, number: signal.Signals) -> float:

@@ -19,16 +19,16 @@ from typing import Any
 
 import pyarrow.flight as flight
 
-from understudy import job_files, planning, roles
+from understudy import job_files, planning, roles, telling
 from understudy.core import detection, failover, monitoring
 from understudy.core.failover import Failover, Plan, UnitPlan
 from understudy.core.monitoring import OWNER
 from understudy.core.operators import OperatorClass
 from understudy.core.policies import Auto, Policy, parse, spell
-from understudy.errors import HostsUnavailable, JobError, SetupError, StageFailed, UnderstudyError
+from understudy.errors import HostsUnavailable, JobError, OwnFault, SetupError, StageFailed, UnderstudyError
 from understudy.job import Job
 from understudy.planning import Measured
-from understudy.runtime import profile, wire
+from understudy.runtime import blame, profile, wire
 from understudy.runtime.journal import Journal, plan_in
 
 UNLIMITED = 1 << 62
@@ -260,13 +260,21 @@ class Coordinator:
 
     def _all_armed(self) -> bool:
         spares = self.failover.spares()
-        for stage, unit in self.topology.unit_of.items():
-            plan = self.failover.plan.units[unit]
-            if self.topology.stages[stage].inputs:
-                hosts = (*plan.standbys, *([spares[unit]] if unit in spares else []))
-                if any(self.armed.get((stage, host)) != plan.generation for host in hosts):
-                    return False
-        return all(p.ready == p.standbys for p in self.failover.plan.units.values())
+        return all(
+            set(unit.standbys) <= set(self._armed_of(name, unit))
+            and (name not in spares or self._has_armed(name, unit, spares[name]))
+            for name, unit in self.failover.plan.units.items()
+        )
+
+    def _armed_of(self, name: str, plan: UnitPlan) -> list[str]:
+        """The standbys of a unit that would go on at once: they hold what they need, and their queries wait. A source
+        has none to wait."""
+        ready = (*plan.ready, *(plan.turn.ready if plan.turn else ()))
+        return [host for host in ready if self._has_armed(name, plan, host)]
+
+    def _has_armed(self, name: str, plan: UnitPlan, host: str) -> bool:
+        inner = [stage for stage in self.topology.units[name].stages if self.topology.stages[stage].inputs]
+        return all(self.armed.get((stage, host)) == plan.generation for stage in inner)
 
     def drain(self, timeout_s: float = 60.0) -> bool:
         """Let everything in flight finish and take the last checkpoints. True when it all was done in time."""
@@ -308,6 +316,8 @@ class Coordinator:
             same = self.processes.get(host) == header["process"] and self._begun
             if host in self._watching and not same and self.hosts.get(host) == address:
                 return {"refused": "later"}  # its predecessor's connection has not been seen to break yet
+            if self.processes.get(host) != header["process"]:
+                self.armed = {(s, h): g for (s, h), g in self.armed.items() if h != host}
             self.processes[host] = header["process"]
             self.hosts[host] = address
             self.pids[host] = header["pid"]
@@ -442,18 +452,36 @@ class Coordinator:
         with self.changed:
             for effect in self.failover.handle(event, time.monotonic()):
                 if isinstance(effect, failover.Publish):
+                    self._forget_armed(effect.plan)
                     if self._begun:
                         self._write_journal("running")
                         self._publish(effect.plan)
                 elif isinstance(effect, failover.Say):
                     self.say(effect.kind, effect.text, unit=effect.unit, host=effect.host)
                 else:
-                    text = (
-                        f"stage {effect.stage!r} threw at epoch {effect.epoch}: {effect.cause}. The job stopped there; "
-                        "fix the code and run it again: it goes on with nothing lost."
-                    )
-                    self._fail(StageFailed(text))
+                    self._fail(self._stopped(effect))
             self.changed.notify_all()
+
+    def _stopped(self, stop: failover.StopJob) -> UnderstudyError:
+        """What to tell the user when a stage has failed on two hosts, or there was no other to try."""
+        host = self.failover.plan.units[self.topology.unit_of[stop.stage]].primary
+        log = self.config.folder / "hosts" / str(host) / "host.log"
+        where = str(log) if log.exists() else f"the log of host {host}"
+        again = "run it again: it goes on with nothing lost"
+        what = f"stage {stop.stage!r} at epoch {stop.epoch}: {stop.cause}"
+        if stop.whose == blame.UNDERSTUDY:
+            fault = "this is a fault of Understudy, please report it with"
+            return OwnFault(f"Understudy itself failed in {what}; {fault} {where}; {again}")
+        if stop.whose == blame.MACHINE:
+            remedy = "see to its memory, disk and load"
+            return SetupError(f"the machine of {host} failed {what}; {remedy} ({where}), and {again}")
+        threw = f"stage {stop.stage!r} threw at epoch {stop.epoch}: {stop.cause}"
+        return StageFailed(f"{threw}. The job stopped there; fix the code and {again}.")
+
+    def _forget_armed(self, plan: Plan) -> None:
+        """A host that is no standby any more has to arm anew when it becomes one again."""
+        plans = {stage: plan.units[unit] for stage, unit in self.topology.unit_of.items()}
+        self.armed = {(s, h): g for (s, h), g in self.armed.items() if h in plans[s].all_standbys}
 
     def _publish(self, plan: Plan, only: str | None = None) -> None:
         header = {
@@ -507,7 +535,8 @@ class Coordinator:
             elif kind == "turned":
                 self._handle(failover.Turned(unit, generation, header["serial"]))
             elif kind == "threw":
-                self._handle(failover.StageThrew(unit, generation, stage, header["epoch"], header["cause"]))
+                whose = header.get("whose", blame.CODE)
+                self._handle(failover.StageThrew(unit, generation, stage, header["epoch"], header["cause"], whose))
             elif kind == "resumed":
                 self.started[stage] = generation
                 self.say(
@@ -647,6 +676,10 @@ class Coordinator:
         for host, detail in details.items():
             hosts[host] |= detail
             self._spent[hosts[host]["address"]] = detail["bytes"]
+        with self.changed:
+            self._learn_armed(details)
+            for name, about in units.items():
+                about["armed"] = self._armed_of(name, self.failover.plan.units[name])
         total = {c: sum(s[c] for s in (self.meter.snapshot(), *self._spent.values())) for c in wire.CATEGORIES}
         return {
             "job": self.job.name,
@@ -656,6 +689,21 @@ class Coordinator:
             "events": recent,
             "bytes": total,
         }
+
+    def _learn_armed(self, details: dict[str, dict[str, Any]]) -> None:
+        """From hosts themselves: standbys that were armed before this coordinator came will not report it again."""
+        for host, detail in details.items():
+            for stage, about in detail["stages"].items():
+                unit = self.failover.plan.units.get(self.topology.unit_of.get(stage, ""), UnitPlan())
+                if host in unit.all_standbys and about.get("armed") and about["generation"] == unit.generation:
+                    self.armed[stage, host] = unit.generation
+        self.changed.notify_all()
+
+    def standbys(self, name: str) -> str:
+        """The standbys of a unit, in words."""
+        plan = self.failover.plan.units[name]
+        about = asdict(plan) | {"armed": self._armed_of(name, plan)}
+        return telling.standbys(about, self.failover.topology.units[name].policy)
 
     def _about(self, name: str, plan: UnitPlan) -> dict[str, Any]:
         shape = self.failover.topology.units[name]

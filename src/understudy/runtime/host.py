@@ -37,6 +37,7 @@ from understudy.runtime.spark_io import TLS_VARIABLE, TOKEN_VARIABLE
 from understudy.runtime.stage import RUN, RunningStage
 from understudy.runtime.standby import Rehearsal, Spare, Turns
 from understudy.runtime.streams import POLL_S, Stream
+from understudy.settings import check, check_master
 from understudy.sinks import AnySink, FolderSink
 
 ORPHAN_S = 600.0
@@ -61,6 +62,8 @@ class HostConfig:
 
 class Host:
     def __init__(self, config: HostConfig) -> None:
+        check_master(config.master)
+        check(config.settings)
         self.config = config
         self.name = config.name
         self.folder = config.folder

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from understudy.core.operators import Call, Key, Operator
+from understudy.core.operators import OPAQUE, Call, Key, Operator
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -44,7 +44,7 @@ class _Reader:
         children = tuple(self.operator(child) for child in _each(node.children()))
         name = node.nodeName()
         self._define(name, node)
-        calls = [call for e in _each(node.expressions()) for call in self._calls(e)]
+        calls = [*_wall_clock(name, node), *(call for e in _each(node.expressions()) for call in self._calls(e))]
         keys = [self._key(e) for e in _keys_of(name, node)]
         whole = not name.startswith("Deduplicate") or len(keys) == node.output().size()
         return Operator(name, node.isStreaming(), children, tuple(keys), tuple(dict.fromkeys(calls)), whole)
@@ -113,6 +113,15 @@ def _keys_of(name: str, node: Any) -> list[Any]:
     if name in ("Deduplicate", "DeduplicateWithinWatermark"):
         return _each(node.keys())
     return _each(node.output()) if name == "Distinct" else []
+
+
+def _wall_clock(name: str, node: Any) -> list[Call]:
+    """Functions with state that Spark calls when processing time has passed."""
+    if name.startswith("FlatMapGroups") and name.endswith("WithState"):
+        return [Call(OPAQUE[name], "timeouts")] if node.timeout().toString() == "ProcessingTimeTimeout" else []
+    if name.startswith("TransformWithState"):
+        return [Call(OPAQUE[name], "timers")] if node.timeMode().toString() == "ProcessingTime" else []
+    return []
 
 
 def _aggregate(function: Any) -> list[Call]:

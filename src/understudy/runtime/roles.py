@@ -16,6 +16,7 @@ from understudy.core.policies import Policy, parse
 from understudy.core.policies.base import standby_key
 from understudy.core.policies.upstream import Row
 from understudy.errors import JobError
+from understudy.runtime import blame
 from understudy.runtime.active import ActiveStandbyStage
 from understudy.runtime.checkpoints import CheckpointStore
 from understudy.runtime.keeper import Keeper
@@ -76,6 +77,7 @@ class Roles:
                             generation=wanted["generation"],
                             epoch=-1,
                             cause=f"cannot start on {self.host.name}: {error}",
+                            whose=blame.of(error),
                         )
                 if wanted["primary"] == self.host.name:
                     self._protect(unit, wanted)

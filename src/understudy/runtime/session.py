@@ -14,6 +14,7 @@ from understudy.runtime.cluster import LocalHosts, Reviver, token_of
 from understudy.runtime.coordinator import Coordinator, CoordinatorConfig
 from understudy.runtime.profile import Profiler
 from understudy.runtime.wire import Tls
+from understudy.settings import check, check_master
 from understudy.sinks import FolderSink
 
 
@@ -124,6 +125,8 @@ class LocalRun(Run):
     ) -> None:
         """``roles``: as read from a file (``understudy.roles``). ``revive``: start a host that died again. Drills do
         not: the harm is theirs to measure."""
+        check_master(master)
+        check(settings or {})
         config = CoordinatorConfig(
             job_file=job_file,
             folder=folder,
@@ -147,7 +150,7 @@ class LocalRun(Run):
     def start(self) -> None:
         super().start()
         if self._reviver:
-            self._reviver.watch()
+            self._reviver.watch(list(self.coordinator.hosts))
 
     def _start_hosts(self) -> None:
         names = [f"h{i + 1}" for i in range(self.count)]

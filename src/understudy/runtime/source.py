@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from understudy.runtime import wire
+from understudy.runtime import blame, wire
 from understudy.runtime.spark import first_line
 from understudy.runtime.streams import SinkWriter, Stream
 from understudy.sources import Entry
@@ -135,6 +135,7 @@ class SourceStage:
                 generation=self.generation,
                 epoch=len(self.log.entries),
                 cause=f"source {self.name!r}: {first_line(error)}",
+                whose=blame.of(error),
             )
 
     def _wait(self, until: float) -> None:

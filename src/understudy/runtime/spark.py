@@ -20,6 +20,7 @@ from understudy.errors import JobError, SetupError
 from understudy.job import Job, Stage
 from understudy.runtime import operators
 from understudy.runtime.spark_io import source_called
+from understudy.settings import check_session
 from understudy.sources import SparkSource
 
 if TYPE_CHECKING:
@@ -125,6 +126,7 @@ def start_session(
     if session.sparkContext.getConf().get("spark.local.dir") != str(local_dir):
         raise SetupError("a module beside the job file starts a Spark session when it is imported; start none there")
     session.sparkContext.setLogLevel("OFF")
+    check_session(dict(session.sparkContext.getConf().getAll()))
     return session
 
 

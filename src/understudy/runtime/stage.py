@@ -26,7 +26,7 @@ from understudy.core.policies import Policy, base
 from understudy.core.policies.upstream import Row
 from understudy.core.windows import Windows
 from understudy.errors import JobError
-from understudy.runtime import wire
+from understudy.runtime import blame, wire
 from understudy.runtime.checkpoints import CheckpointStore, Shipped
 from understudy.runtime.keeper import Keeper, Reporter
 from understudy.runtime.spark import WORKER_LATE, root_cause
@@ -159,41 +159,41 @@ class RunningStage:
     # -- Spark's side -----------------------------------------------------------------------------------------------
 
     def _run_query(self) -> None:
-        cause = self._until_it_ends()
+        cause, whose = self._until_it_ends()
         for _ in range(STARTS - 1):
             if self.stopping or self.granted > self.start_epoch or WORKER_LATE not in cause:
                 break
             self._query = None
-            cause = self._until_it_ends()
+            cause, whose = self._until_it_ends()
         if not self.stopping and not self.primary:
             self.give_up(cause)
         elif not self.stopping:
             self.error = cause
-            self.host.report(
-                "threw", stage=self.name, unit=self.unit, generation=self.generation, epoch=self.granted, cause=cause
-            )
+            about = {"generation": self.generation, "epoch": self.granted, "cause": cause, "whose": whose}
+            self.host.report("threw", stage=self.name, unit=self.unit, **about)
 
-    def _until_it_ends(self) -> str:
-        """Start the query, unless it was before, and let it run. Returns why it ended."""
+    def _until_it_ends(self) -> tuple[str, str]:
+        """Start the query, unless it was before, and let it run. Returns why it ended, and whose fault that is."""
         try:
             if self._query is None:
                 plans = self.host.wait_for_plans()
                 if self.stopping:
-                    return "stopped"
+                    return "stopped", blame.CODE
                 with self.host.starting:
                     self._query = plans.start(self.name, self.state, self.publish)
                     if self.stopping:  # and whoever said so found no query yet
                         self._query.stop()
                     self._wait_until_asked()
             self._query.awaitTermination()
-            return "the query ended by itself"
+            cause = "the query ended by itself"
+            return cause, blame.whose(cause)
         except JobError as error:
-            return str(error)
+            return str(error), blame.CODE
         except Exception as error:
             if not self.stopping:
                 traceback.print_exc()
                 print(getattr(error, "_stackTrace", ""), flush=True)  # where in Spark, for the host's log
-            return root_cause(str(error))
+            return root_cause(str(error)), blame.whose(str(error))
 
     def _wait_until_asked(self) -> None:
         """Until the query's readers are made, and it goes on by itself."""

@@ -19,6 +19,7 @@ import pyarrow.flight as flight
 
 from understudy.core.acks import FINAL
 from understudy.core.queue import OutputQueue, lead_for
+from understudy.runtime import blame
 from understudy.runtime.spark import first_line
 from understudy.sinks import Fenced
 
@@ -281,8 +282,9 @@ class SinkWriter(threading.Thread):
                 traceback.print_exc()
                 cause = f"sink {self.sink_name!r}: {first_line(error)}"
                 host.report(
-                    "threw", stage=stage.name, unit=stage.unit, generation=stage.generation, epoch=epoch, cause=cause
-                )
+                    "threw", stage=stage.name, unit=stage.unit, generation=stage.generation, epoch=epoch, cause=cause,
+                    whose=blame.of(error),
+                )  # fmt: skip
 
 
 def write_table(path: Path, table: pa.Table) -> None:
