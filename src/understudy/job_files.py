@@ -113,7 +113,8 @@ def _line_in(file: Path, error: BaseException) -> str:
 
 def _start_session() -> object:
     """A session for the process that only reads the job. Nothing will ever run on it."""
-    from understudy.runtime.spark import require_java
+    from understudy.runtime import class_archive
+    from understudy.runtime.spark_jvm import JAR, require_java
 
     require_java()
     from pyspark.sql import SparkSession
@@ -124,7 +125,8 @@ def _start_session() -> object:
     for key, value in {
         "spark.ui.enabled": "false",
         "spark.driver.memory": "512m",  # less is refused
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 {class_archive.options()}",
+        "spark.driver.extraClassPath": str(JAR),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.log.level": "OFF",

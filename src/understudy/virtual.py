@@ -211,7 +211,7 @@ def hwang(
     from understudy.lab import hwang as study
 
     if not here:
-        from understudy.runtime.spark import require_java
+        from understudy.runtime.spark_jvm import require_java
 
         require_java()
     with _bar() as bar:
@@ -254,7 +254,7 @@ def gu(
     from understudy.lab import gu as study
 
     if not simulated_only:
-        from understudy.runtime.spark import require_java
+        from understudy.runtime.spark_jvm import require_java
 
         require_java()
     with _bar() as bar:

@@ -37,7 +37,7 @@ from understudy.runtime.spark_io import TLS_VARIABLE, TOKEN_VARIABLE
 from understudy.runtime.stage import RUN, RunningStage
 from understudy.runtime.standby import Rehearsal, Spare, Turns
 from understudy.runtime.streams import POLL_S, Stream
-from understudy.settings import check, check_master
+from understudy.settings import check, check_master, check_session
 from understudy.sinks import AnySink, FolderSink
 
 ORPHAN_S = 600.0
@@ -153,13 +153,15 @@ class Host:
         try:
             local = self.folder / "spark"
             shutil.rmtree(local, ignore_errors=True)
-            self._spark = start_session(
+            session = start_session(
                 f"understudy-{self.name}",
                 master=self.config.master,
                 settings=self.config.settings,
                 local_dir=local,
                 imports=self.imports,
             )
+            check_session(dict(session.sparkContext.getConf().getAll()))
+            self._spark = session
         except Exception as error:
             traceback.print_exc()
             self._spark_error = str(error).splitlines()[0]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from itertools import count
@@ -18,9 +16,9 @@ import pyarrow as pa
 from understudy.core.operators import OperatorClass, judge
 from understudy.errors import JobError, SetupError
 from understudy.job import Job, Stage
-from understudy.runtime import operators
+from understudy.runtime import class_archive, operators
 from understudy.runtime.spark_io import source_called
-from understudy.settings import check_session
+from understudy.runtime.spark_jvm import JAR
 from understudy.sources import SparkSource
 
 if TYPE_CHECKING:
@@ -66,30 +64,8 @@ _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
 }
 _JVM_OPTIONS = "-XX:+UseSerialGC"
-_JAR = Path(__file__).parents[1] / "jvm" / "understudy.jar"
+_OPTIONS = "spark.driver.extraJavaOptions"
 _CLASS_PATH = "spark.driver.extraClassPath"
-
-
-def java_version() -> int | None:
-    """Major version of the Java that Spark would start, or None."""
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
-    if java is None or not Path(java).exists():
-        return None
-    text = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    digits = text.partition('version "')[2].partition('"')[0].split(".")
-    return int(digits[1] if digits[0] == "1" else digits[0]) if digits[0].isdigit() else None
-
-
-def require_java() -> None:
-    version = java_version()
-    if version is None:
-        raise SetupError(
-            "Java was not found; Spark needs Java 17 or newer: apt-get install openjdk-17-jre-headless, "
-            "or set JAVA_HOME"
-        )
-    if version < 17:
-        raise SetupError(f"Java {version} is too old; Spark needs Java 17 or newer; set JAVA_HOME to one")
 
 
 def _worker_python(folder: Path, imports: Path) -> Path:
@@ -115,10 +91,10 @@ def start_session(
     builder = SparkSession.builder.master(master).appName(name).config("spark.local.dir", str(local_dir))
     merged = {
         **_SETTINGS,
-        "spark.driver.extraJavaOptions": _JVM_OPTIONS,
         "spark.sql.warehouse.dir": str(local_dir / "warehouse"),
         **settings,
-        _CLASS_PATH: os.pathsep.join(filter(None, [str(_JAR), settings.get(_CLASS_PATH)])),
+        _OPTIONS: f"{settings.get(_OPTIONS, _JVM_OPTIONS)} {class_archive.options()}",
+        _CLASS_PATH: os.pathsep.join(filter(None, [str(JAR), settings.get(_CLASS_PATH)])),
     }
     for key, value in merged.items():
         builder = builder.config(key, value)
@@ -126,7 +102,6 @@ def start_session(
     if session.sparkContext.getConf().get("spark.local.dir") != str(local_dir):
         raise SetupError("a module beside the job file starts a Spark session when it is imported; start none there")
     session.sparkContext.setLogLevel("OFF")
-    check_session(dict(session.sparkContext.getConf().getAll()))
     return session
 
 
