@@ -5,15 +5,18 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import helpers
-import understudy as us
 from fleet import zone_of
 from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType
 
+import understudy as us
+
 NAMES = {0: "High Street", 1: "Mill Lane", 2: "Station Road", 3: "Church Walk"}
 OTHER = "elsewhere"
 STEP = 8.0
-TRIP = StructType([StructField("label", StringType()), StructField("energy", DoubleType()), StructField("n", LongType())])
+TRIP = StructType(
+    [StructField("label", StringType()), StructField("energy", DoubleType()), StructField("n", LongType())]
+)
 
 
 def grade(speed):
@@ -73,9 +76,7 @@ def trip(road, speed):
 
 
 job = us.Job("compat-functions", epoch="1s")
-positions = job.source(
-    "positions", us.sources.rate(rows_per_second=100, keys=20, seed=1), host="h1", standbys=["h2"]
-)
+positions = job.source("positions", us.sources.rate(rows_per_second=100, keys=20, seed=1), host="h1", standbys=["h2"])
 rare = job.source("rare", us.sources.rate(rows_per_second=0.4, keys=3, seed=2), host="h1", standbys=["h2"])
 
 
@@ -89,9 +90,7 @@ def top_level_function(positions):
 def instance_of_a_class(positions):
     # Both the object itself and one of its methods.
     rounded, steps = F.udf(SCALE, "double"), F.udf(SCALE.steps, "int")
-    return positions.groupBy("road").agg(
-        F.sum(rounded("speed")).alias("rounded"), F.max(steps("speed")).alias("steps")
-    )
+    return positions.groupBy("road").agg(F.sum(rounded("speed")).alias("rounded"), F.max(steps("speed")).alias("steps"))
 
 
 @job.stage(positions, output_mode="complete", host="h2", standbys=["h1"])
