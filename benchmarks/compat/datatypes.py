@@ -42,7 +42,7 @@ def nested(nested_rows):
 @job.stage(nested_rows, output_mode="append", host="h2", standbys=["h1"])
 def nested_as_keys(nested_rows):
     # A duplicate has the same struct and the same array of structs.
-    half = F.struct((F.floor(F.col("point.x") / 16)).alias("x"), F.col("point.y").alias("y"))
+    half = F.struct((F.floor(F.col("point.x") / 4)).alias("x"), F.col("point.y").alias("y"))
     return nested_rows.select(half.alias("point"), "tags").dropDuplicates()
 
 
@@ -162,8 +162,8 @@ def binaries(binary_rows):
 @job.stage(positions, host="h2", standbys=["h1"])
 def null_rows(positions):
     types = (
-        "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "decimal(20,5)", "string", "binary", "date",
-        "timestamp", "timestamp_ntz", "interval day to second", "array<int>", "struct<a: int, b: string>",
+        "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "decimal(20,5)", "string", "binary",
+        "date", "timestamp", "timestamp_ntz", "interval day to second", "array<int>", "struct<a: int, b: string>",
     )  # fmt: skip
     nothing = [F.lit(None).cast(t).alias(f"n{i}") for i, t in enumerate(types)]
     return positions.select("id", "road", *nothing)

@@ -22,7 +22,7 @@ def sql_over_a_view(positions):
     return positions.sparkSession.sql(
         """
         WITH graded AS (
-            SELECT road, speed, CASE WHEN speed < 30 THEN 'slow' WHEN speed < 90 THEN 'middling' ELSE 'fast' END AS grade
+            SELECT road, speed, CASE WHEN speed < 30 THEN 'slow' WHEN speed < 90 THEN 'middling' ELSE 'fast' END grade
             FROM positions_of_sql
         )
         SELECT grade, road % 5 AS road, count(*) AS cars, sum(speed) FILTER (WHERE speed > 10) AS speeds
@@ -35,7 +35,8 @@ def sql_over_a_view(positions):
 def sql_with_arguments(positions):
     timed = positions.withColumn("time", helpers.late_time()).withWatermark("time", "2 seconds")
     return positions.sparkSession.sql(
-        "SELECT window.start, window.end, count(*) AS cars FROM {timed} WHERE speed > :least GROUP BY window(time, '4 seconds')",
+        "SELECT window.start, window.end, count(*) AS cars FROM {timed} "
+        "WHERE speed > :least GROUP BY window(time, '4 seconds')",
         args={"least": 25.0},
         timed=timed,
     )
