@@ -64,20 +64,6 @@ def keep_several(key, frames: Iterator[pd.DataFrame], state: GroupState) -> Iter
 # -- transformWithState -------------------------------------------------------------------------------------------
 
 
-class Count(StatefulProcessor):
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        self.count = handle.getValueState("count", "n long")
-
-    def handleInputRows(self, key, rows, timerValues) -> Iterator[pd.DataFrame]:
-        n = self.count.get()[0] if self.count.exists() else 0
-        n += sum(len(frame) for frame in rows)
-        self.count.update((n,))
-        yield pd.DataFrame({"road": [key[0]], "cars": [n]})
-
-    def close(self) -> None:
-        pass
-
-
 class Several(StatefulProcessor):
     """Three kinds of state: rows so far, the fastest three, how many of each grade."""
 
@@ -160,11 +146,23 @@ class Forgetful(StatefulProcessor):
         pass
 
 
-class CountOn(Count):
+class CountOn(StatefulProcessor):
     """Goes on from counts that were known before."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.count = handle.getValueState("count", "n long")
+
+    def handleInputRows(self, key, rows, timerValues) -> Iterator[pd.DataFrame]:
+        n = self.count.get()[0] if self.count.exists() else 0
+        n += sum(len(frame) for frame in rows)
+        self.count.update((n,))
+        yield pd.DataFrame({"road": [key[0]], "cars": [n]})
 
     def handleInitialState(self, key, initialState, timerValues) -> None:
         self.count.update((int(initialState["known"].iloc[0]),))
+
+    def close(self) -> None:
+        pass
 
 
 class Energy(helpers.Remembering):
@@ -286,11 +284,6 @@ def pandas_with_state_of_several_types(positions):
     )
 
 
-@job.stage(positions, output_mode="update", host="h2", standbys=["h1"])
-def value_state(positions):
-    return positions.groupBy("road").transformWithStateInPandas(Count(), "road long, cars long", "update", "none")
-
-
 @job.stage(positions, output_mode="append", host="h2", standbys=["h1"])
 def value_list_and_map_state(positions):
     columns = "road long, cars long, fastest string, grades string"
@@ -341,8 +334,9 @@ def rows_with_initial_state(positions):
 
 @job.stage(rare, output_mode="update", host="h2", standbys=["h1"])
 def seldom_with_state(rare):
-    everything = rare.groupBy(F.lit(0).cast("long").alias("all"))
-    return everything.transformWithStateInPandas(Count(), "road long, cars long", "update", "none")
+    return rare.groupBy((F.col("road") * 0).alias("all")).applyInPandasWithState(
+        count_rows, "road long, cars long", "cars long", "update", GroupStateTimeout.NoTimeout
+    )
 
 
 for shape in (
@@ -350,7 +344,6 @@ for shape in (
     pandas_with_event_time_timeout,
     pandas_with_processing_time_timeout,
     pandas_with_state_of_several_types,
-    value_state,
     value_list_and_map_state,
     event_time_timers,
     processing_time_timer_and_time_to_live,
