@@ -21,7 +21,7 @@ def count_rows(key, frames: Iterator[pd.DataFrame], state: GroupState) -> Iterat
     (count,) = state.get if state.exists else (0,)
     count += sum(len(frame) for frame in frames)
     state.update((count,))
-    yield pd.DataFrame([(key[0], count)])
+    yield pd.DataFrame({"key": [key[0]], "cars": [count]})
 
 
 def count_bursts(key, frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
@@ -244,7 +244,7 @@ def bursts(positions):
 def pandas_with_state(positions):
     grouped = positions.groupBy("road")
     return grouped.applyInPandasWithState(
-        count_rows, "road long, cars long", "cars long", "update", GroupStateTimeout.NoTimeout
+        count_rows, "key long, cars long", "cars long", "update", GroupStateTimeout.NoTimeout
     )
 
 
@@ -337,7 +337,7 @@ def rows_with_initial_state(positions):
 def seldom_with_state(rare):
     everything = rare.withColumn("all", F.lit(1).cast("long")).groupBy("all")
     return everything.applyInPandasWithState(
-        count_rows, "all long, cars long", "cars long", "update", GroupStateTimeout.NoTimeout
+        count_rows, "key long, cars long", "cars long", "update", GroupStateTimeout.NoTimeout
     )
 
 
