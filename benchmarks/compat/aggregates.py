@@ -78,8 +78,9 @@ def the_row_of_the_most(positions):
 
 @job.stage(positions, host="h2", standbys=["h1"])
 def pivoted(positions):
+    # Of a structure: the pivot of a number is two aggregates in a row, which Spark refuses without a watermark.
     graded = positions.withColumn("grade", F.when(F.col("speed") < 40, "slow").otherwise("fast"))
-    return graded.groupBy("road").pivot("grade", ["slow", "fast", "parked"]).agg(F.count("id"), F.max("speed"))
+    return graded.groupBy("road").pivot("grade", ["slow", "fast", "parked"]).agg(F.max(F.struct("speed", "id")))
 
 
 @job.stage(positions, host="h2", standbys=["h1"])
