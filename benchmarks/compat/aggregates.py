@@ -22,9 +22,7 @@ def totals_in_complete_mode(positions):
 
 @job.stage(positions, host="h2", standbys=["h1"])
 def without_keys(positions):
-    return positions.agg(
-        F.count("*").alias("cars"), F.avg("speed").alias("mean"), F.countDistinct("road").alias("roads")
-    )
+    return positions.agg(F.count("*").alias("cars"), F.avg("speed").alias("mean"), F.max("speed").alias("most"))
 
 
 @job.stage(positions, host="h2", standbys=["h1"])
@@ -64,7 +62,7 @@ def grouping_sets(positions):
 
 @job.stage(positions, host="h2", standbys=["h1"])
 def sketches_and_sets(positions):
-    bands = F.collect_set(F.floor(F.col("speed") / 8).cast("int"))
+    bands = F.collect_set(F.floor(F.col("speed") / 2).cast("int"))
     return positions.groupBy((F.col("road") % 4).alias("district")).agg(
         F.approx_count_distinct("id").alias("cars"), F.sort_array(bands).alias("bands")
     )
@@ -80,8 +78,9 @@ def the_row_of_the_most(positions):
 
 @job.stage(positions, host="h2", standbys=["h1"])
 def pivoted(positions):
+    # Of a structure: the pivot of a number is two aggregates in a row, which Spark refuses without a watermark.
     graded = positions.withColumn("grade", F.when(F.col("speed") < 40, "slow").otherwise("fast"))
-    return graded.groupBy("road").pivot("grade", ["slow", "fast", "parked"]).agg(F.count("*"), F.max("speed"))
+    return graded.groupBy("road").pivot("grade", ["slow", "fast", "parked"]).agg(F.max(F.struct("speed", "id")))
 
 
 @job.stage(positions, host="h2", standbys=["h1"])

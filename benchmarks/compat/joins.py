@@ -135,7 +135,7 @@ def one_source_with_itself(fast_cars, slow_cars):
     slow = slow_cars.withWatermark("slow_time", "2 seconds").withColumnRenamed("road", "slow_road")
     behind = F.expr("road = slow_road AND slow_time BETWEEN fast_time AND fast_time + INTERVAL 5 SECONDS")
     return fast.join(slow, behind).select(
-        "road", "fast", "id", (F.col("slow_time") - F.col("fast_time")).cast("string")
+        "road", "fast", "id", (F.col("slow_time") - F.col("fast_time")).cast("string").alias("later")
     )
 
 

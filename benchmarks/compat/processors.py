@@ -21,7 +21,7 @@ def count_rows(key, frames: Iterator[pd.DataFrame], state: GroupState) -> Iterat
     (count,) = state.get if state.exists else (0,)
     count += sum(len(frame) for frame in frames)
     state.update((count,))
-    yield pd.DataFrame({"road": [key[0]], "cars": [count]})
+    yield pd.DataFrame({"key": [key[0]], "cars": [count]})
 
 
 def count_bursts(key, frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
@@ -52,7 +52,7 @@ def keep_an_hour(key, frames: Iterator[pd.DataFrame], state: GroupState) -> Iter
 
 
 def keep_several(key, frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
-    name, rows, speeds, often, seen = state.get if state.exists else (f"road {key[0]}", 0, 0.0, False, None)
+    name, rows, speeds, often, seen = state.get if state.exists else (f"district {key[0]}", 0, 0.0, False, None)
     for frame in frames:
         rows, speeds = rows + len(frame), speeds + float(frame["speed"].sum())
         seen = frame["time"].max() if seen is None else max(seen, frame["time"].max())
@@ -244,7 +244,7 @@ def bursts(positions):
 def pandas_with_state(positions):
     grouped = positions.groupBy("road")
     return grouped.applyInPandasWithState(
-        count_rows, "road long, cars long", "cars long", "update", GroupStateTimeout.NoTimeout
+        count_rows, "key long, cars long", "cars long", "update", GroupStateTimeout.NoTimeout
     )
 
 
@@ -265,8 +265,9 @@ def pandas_with_event_time_timeout(positions):
 
 @job.stage(positions, output_mode="update", host="h2", standbys=["h1"])
 def pandas_with_processing_time_timeout(positions):
-    sides = positions.groupBy("road", (F.col("id") % 2 == 0).alias("side"))
-    return sides.applyInPandasWithState(
+    # Keys are columns of the input here: Spark would look for one that is made in groupBy, by its name.
+    sides = positions.withColumn("side", F.col("id") % 2 == 0)
+    return sides.groupBy("road", "side").applyInPandasWithState(
         keep_an_hour,
         "road long, side boolean, least double, most double",
         "least double, most double",
@@ -278,8 +279,8 @@ def pandas_with_processing_time_timeout(positions):
 @job.stage(positions, output_mode="append", host="h2", standbys=["h1"])
 def pandas_with_state_of_several_types(positions):
     columns = "name string, rows long, speeds double, often boolean, seen timestamp"
-    timed = positions.withColumn("time", helpers.event_time(30))
-    return timed.groupBy((F.col("road") % 8).alias("road")).applyInPandasWithState(
+    timed = positions.withColumns({"district": F.col("road") % 8, "time": helpers.event_time(30)})
+    return timed.groupBy("district").applyInPandasWithState(
         keep_several, columns, columns, "append", GroupStateTimeout.NoTimeout
     )
 
@@ -334,8 +335,9 @@ def rows_with_initial_state(positions):
 
 @job.stage(rare, output_mode="update", host="h2", standbys=["h1"])
 def seldom_with_state(rare):
-    return rare.groupBy((F.col("road") * 0).alias("all")).applyInPandasWithState(
-        count_rows, "road long, cars long", "cars long", "update", GroupStateTimeout.NoTimeout
+    everything = rare.withColumn("all", F.lit(1).cast("long")).groupBy("all")
+    return everything.applyInPandasWithState(
+        count_rows, "key long, cars long", "cars long", "update", GroupStateTimeout.NoTimeout
     )
 
 

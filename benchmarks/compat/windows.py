@@ -109,10 +109,9 @@ def windows_with_empty_epochs(rare):
 
 @job.stage(positions, rare, output_mode="append", host="h2", standbys=["h1"])
 def union_then_window(positions, rare):
-    seldom = rare.withColumn("time", F.timestamp_seconds(helpers.START + F.col("id") * 5)).withWatermark(
-        "time", "6 seconds"
-    )
-    both = timed(positions).unionByName(seldom)
+    # The watermark is that of the slower of both.
+    time = F.timestamp_seconds(helpers.START + F.col("id") * 5 + 5)
+    both = timed(positions).unionByName(rare.withColumn("time", time).withWatermark("time", "0 seconds"))
     return both.groupBy(F.window("time", "4 seconds")).agg(F.count("*").alias("cars"), F.max("speed").alias("most"))
 
 
