@@ -5,7 +5,7 @@ ARGS ?=
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast drills bench-failover bench-throughput bench-policies bench-auto bench-simulator soak fuzz lab lint clean
+.PHONY: help setup demo test test-fast drills compat bench-failover bench-latency bench-throughput bench-policies bench-auto bench-simulator soak fuzz lab lint clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
@@ -24,6 +24,12 @@ test-fast: setup ## only the tests that need no JVM and take no time
 
 drills: setup ## break a running job in every way and judge the result
 	$(BIN)/python benchmarks/drills.py $(ARGS)
+
+compat: setup ## stages of about a hundred shapes, killed in the middle, against plain Spark
+	$(BIN)/python benchmarks/compat.py $(ARGS)
+
+bench-latency: setup ## from a row's being there to its result being durable, against plain Spark
+	$(BIN)/python benchmarks/latency.py $(ARGS)
 
 bench-failover: setup ## kill to first new output, against a cold restart of plain Spark
 	$(BIN)/python benchmarks/failover.py $(ARGS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import subprocess
 import time
 from collections import Counter
@@ -18,7 +19,20 @@ from understudy.drill import Drill
 
 HERE = Path(__file__).parent
 JOBS = HERE / "jobs"
+BEFORE = "8daaea5"
+"""The commit that batches and arming are compared with: the one before any time was taken out of them."""
 console = Console()
+
+
+def code_of(commit: str, work: Path) -> Path:
+    """The package as it was at a commit."""
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    archive = subprocess.run(
+        ["git", "-C", str(HERE.parent), "archive", commit, "src"], capture_output=True, check=True
+    ).stdout
+    subprocess.run(["tar", "-x", "-C", str(work)], input=archive, check=True)
+    return (work / "src").resolve()
 
 
 def save(name: str, result: dict[str, Any] | list[dict[str, Any]], out: Path) -> None:

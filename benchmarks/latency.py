@@ -15,7 +15,6 @@ import argparse
 import json
 import os
 import shutil
-import subprocess
 import sys
 import threading
 import time
@@ -27,12 +26,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from common import HERE, JOBS, console, save
+from common import BEFORE, JOBS, code_of, console, save
 from plain_failover import Child, die_with_parent
 from understudy.cli import FAST_START, interrupt_on_sigterm
 
-BEFORE = "8daaea5"
-"""The commit whose batches are compared with: the one before any time was taken out of a batch."""
 FILE_EVERY_S, ROWS_PER_FILE, KEYS = 0.02, 10, 20
 WARM_S = 10.0
 """Results of this time after everything runs do not count: the JVM still compiles."""
@@ -170,17 +167,6 @@ def measure(work: Path, seconds: float, *words: str, source: Path | None = None)
         child.end()
     found: dict[str, Any] = json.loads((work / "result.json").read_text())
     return found
-
-
-def code_of(commit: str, work: Path) -> Path:
-    """The package as it was at a commit."""
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
-    archive = subprocess.run(
-        ["git", "-C", str(HERE.parent), "archive", commit, "src"], capture_output=True, check=True
-    ).stdout
-    subprocess.run(["tar", "-x", "-C", str(work)], input=archive, check=True)
-    return (work / "src").resolve()
 
 
 def main() -> int:

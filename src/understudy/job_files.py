@@ -18,9 +18,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, ModuleType
+from typing import TYPE_CHECKING
 
 from understudy.errors import JobError, UnderstudyError
 from understudy.job import Job
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 PACK_BYTES_MAX = 32 << 20
 """Of what is beside a job file. Beyond, only those modules are taken along that the file has imported."""
@@ -111,8 +115,13 @@ def _line_in(file: Path, error: BaseException) -> str:
 # -- a session for reading ----------------------------------------------------------------------------------------
 
 
-def _start_session() -> object:
+_started: list[SparkSession] = []
+
+
+def _start_session() -> None:
     """A session for the process that only reads the job. Nothing will ever run on it."""
+    if _started:
+        return
     from understudy.runtime import class_archive
     from understudy.runtime.spark_jvm import JAR, require_java
 
@@ -133,7 +142,7 @@ def _start_session() -> object:
     }.items():
         builder = builder.config(key, value)
     with _quiet():
-        return builder.getOrCreate()
+        _started.append(builder.getOrCreate())
 
 
 @contextmanager
@@ -152,19 +161,15 @@ def _quiet() -> Iterator[None]:
 
 def end_session() -> None:
     """End the session that ``load`` started, if it did, and its JVM."""
-    if "pyspark" not in sys.modules:
-        return
-    from pyspark import SparkContext
-    from pyspark.sql import SparkSession
+    if _started:
+        from pyspark import SparkContext
 
-    session, gateway = SparkSession.getActiveSession(), SparkContext._gateway
-    if session is None or gateway is None or session.conf.get("spark.app.name") != "understudy-reads-a-job":
-        return
-    session.stop()
-    gateway.shutdown()
-    gateway.proc.kill()
-    gateway.proc.wait()
-    SparkContext._gateway = SparkContext._jvm = None
+        _started.pop().stop()
+        gateway, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None
+        if gateway is not None:
+            gateway.shutdown()
+            gateway.proc.kill()
+            gateway.proc.wait()
 
 
 # -- taking it to hosts -------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ what was lost without protection stays a gap: it is not filled after what follow
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import os
 import shutil
@@ -46,6 +47,10 @@ class FolderSink:
     def open(self, generation: int, spark: Callable[[], SparkSession]) -> Writer:
         return FolderWriter(Path(self.path), self.format, generation)
 
+    def try_on(self, table: pa.Table) -> None:
+        """Raises when a table of this kind cannot be written."""
+        _write(table, self.format, io.BytesIO())
+
     def clear(self) -> None:
         """Forget everything written: the job starts over."""
         root = Path(self.path)
@@ -76,10 +81,7 @@ class FolderWriter:
         temporary = self._root / "_tmp" / uuid.uuid4().hex
         try:
             with open(temporary, "wb") as file:
-                if self._format == "parquet":
-                    pq.write_table(table, file)
-                else:
-                    _write_json(table, file)
+                _write(table, self._format, file)
                 file.flush()
                 os.fsync(file.fileno())
             with self._locked():
@@ -115,6 +117,13 @@ class FolderWriter:
         with open(self._root / "_tmp" / "lock", "a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+
+
+def _write(table: pa.Table, format: str, file: Any) -> None:
+    if format == "parquet":
+        pq.write_table(table, file)
+    else:
+        _write_json(table, file)
 
 
 def _write_json(table: pa.Table, file: Any) -> None:

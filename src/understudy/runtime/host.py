@@ -329,8 +329,11 @@ class Host:
         """Build every stage once, so that mistakes show before anything runs. With ``policies``, as if units were under
         these."""
         try:
+            check_session(self.wait_for_spark().conf.getAll)  # a job file may change settings of the session
             plans = self.wait_for_plans()
             schemas = {name: plans.schema(name).simpleString() for name in self.job.stages}
+            for name in self.job.stages:
+                plans.require_sendable(name)
             for unit in self.topology.under(_policies(header.get("policies") or {})).units.values():
                 for stage in unit.stages if unit.policy.recovery == "replay" else ():
                     plans.require_replayable(stage)

@@ -19,6 +19,7 @@ from understudy.job import Job, Stage
 from understudy.runtime import class_archive, operators
 from understudy.runtime.spark_io import source_called
 from understudy.runtime.spark_jvm import JAR
+from understudy.sinks import FolderSink
 from understudy.sources import SparkSource
 
 if TYPE_CHECKING:
@@ -137,6 +138,24 @@ class Plans:
         from pyspark.sql.pandas.types import to_arrow_schema
 
         return to_arrow_schema(self.schema(stream), timezone="UTC")
+
+    def require_sendable(self, stream: str) -> None:
+        """Raises JobError where a column's type cannot leave the stage, or cannot be written by one of its sinks."""
+        from pyspark.sql.pandas.types import to_arrow_type
+
+        stage = self._job.stages[stream]
+        for field in self.schema(stream).fields:
+            try:
+                found = pa.schema([pa.field(field.name, to_arrow_type(field.dataType, timezone="UTC"))])
+                for sink in stage.sinks.values():
+                    if isinstance(sink, FolderSink):
+                        sink.try_on(found.empty_table())
+            except Exception as error:
+                kind = field.dataType.simpleString()
+                raise JobError(
+                    f"{stage.where}: column {field.name!r} of stage {stream!r} is of type {kind}, which cannot be sent "
+                    f"or written ({first_line(error)}); convert it at the end of the stage, for example to a string"
+                ) from error
 
     def frame(self, stage: str) -> DataFrame:
         """The stage's streaming DataFrame. The same object every time: what Spark found out about its inputs while

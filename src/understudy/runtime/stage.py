@@ -43,8 +43,8 @@ BATCHES = 20
 PARTITION_ROWS = 50_000
 """Rows per Spark partition of an input epoch. Below, a second task costs more than it gains."""
 STARTS = 5
-"""How often a query is started whose Python worker comes too late: that says something of the machine, not of the
-job."""
+"""How often a query is started at the same epoch when its Python worker comes too late: that says something of the
+machine, not of the job."""
 RUN = "run"
 """Session of the readers of a running stage, as against those of a rehearsal."""
 
@@ -159,12 +159,13 @@ class RunningStage:
     # -- Spark's side -----------------------------------------------------------------------------------------------
 
     def _run_query(self) -> None:
-        cause, whose = self._until_it_ends()
-        for _ in range(STARTS - 1):
-            if self.stopping or self.granted > self.start_epoch or WORKER_LATE not in cause:
-                break
-            self._query = None
+        starts, at = 0, self.committed
+        while True:
             cause, whose = self._until_it_ends()
+            starts, at = (starts + 1 if self.committed == at else 1), self.committed
+            if self.stopping or starts == STARTS or WORKER_LATE not in cause:
+                break
+            self._query, self._asked = None, False  # it goes on from its own checkpoint
         if not self.stopping and not self.primary:
             self.give_up(cause)
         elif not self.stopping:

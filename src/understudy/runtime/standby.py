@@ -29,13 +29,12 @@ if TYPE_CHECKING:
     from understudy.runtime.host import Host
     from understudy.runtime.spark import Plans
 
-REHEARSAL_EPOCHS = 8
-"""Batches run on throw-away rows before arming, at most. The first few load and compile classes; a query whose batches
-get no faster any more is warm."""
-NO_FASTER = 0.75
-"""Of the fastest batch before: one that takes longer than this is not on the way down any more."""
-STATE_EPOCHS = 2
-"""Batches run from a copy of the state, once the query is armed."""
+COLD_EPOCHS = 3
+"""Batches run on throw-away rows before arming: they load and compile classes."""
+WARM_EPOCHS = 40
+"""Batches run from a copy of the state once the query is armed, at most: only what was run many times is compiled."""
+NO_FASTER, LAST = 0.9, 3
+"""A query is warm when none of its last so many batches took less than this part of the fastest before."""
 REHEARSAL_S = 45.0
 """A rehearsal that takes longer hangs, and others wait for it. The takeover is then only slower."""
 DOOR_S = 5.0
@@ -115,6 +114,8 @@ class Rehearsal:
                     raise TimeoutError(f"no end after {REHEARSAL_S:.0f} s")
             if self._done.is_set():
                 plans.warm.add(self.name)
+                took = ", ".join(f"{end - begin:.2f}" for begin, end in pairwise(self._granted_at))
+                print(f"{time.time():.3f} {self.name}: rehearsed; batches took {took} s", flush=True)
         finally:
             with self.host.changed:
                 self.over = True
@@ -157,7 +158,7 @@ class Rehearsal:
 
     def _is_warm(self) -> bool:
         took = [end - begin for begin, end in pairwise(self._granted_at)]
-        return len(took) > STATE_EPOCHS and took[-1] > NO_FASTER * min(took[:-1])
+        return len(took) > LAST and min(took[-LAST:]) > NO_FASTER * min(took[:-LAST])
 
     def parts(self, input: str, epoch: int) -> dict[str, Any]:
         return {"parts": 1}
@@ -204,16 +205,19 @@ class ArmedQuery:
             if self.generation > 1:
                 self._abandoned.wait(CALM_S)
             if self.name not in plans.warm:
-                self._rehearse(REHEARSAL_EPOCHS)
+                self._rehearse(COLD_EPOCHS)
             # Spark looks for the newest entries of the two logs once before our reader holds it, and insists that
             # they agree with what it finds afterwards; so there must be entries, or never any, when it is started.
             self._wait_for(lambda: self._has_state or self.stateless)
             self._start(plans)
             # Opening state is other code than beginning without, and opening a snapshot other than replaying changes:
             # both are rehearsed, when the query is armed: a takeover would rather be a little slower than wait.
-            for there in (lambda: self._has_state, lambda: self._has_snapshot):
-                self._wait_for(there)
-                self._rehearse(STATE_EPOCHS)
+            self._wait_for(lambda: self._has_state)
+            with_snapshot = self._has_snapshot
+            self._rehearse(WARM_EPOCHS)
+            self._wait_for(lambda: self._has_snapshot)
+            if not with_snapshot:
+                self._rehearse(WARM_EPOCHS)
             while not self._abandoned.wait(DOOR_S):
                 if not self._query.isActive:
                     self._start(plans)
