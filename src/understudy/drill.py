@@ -248,7 +248,7 @@ class Drill:
                 return True
             return all(any((root / sink / f"epoch={last:012d}").glob("part-*")) for sink in self.sinks())
 
-        wait_for(done, 30 + 2.0 * (last + 1), "the reference run")
+        wait_for(done, 60 + 10.0 * (last + 1), "the reference run")
         fresh.wait(0)
 
     def _compare(

@@ -391,3 +391,33 @@ def test_code_that_throws_while_its_ready_standby_is_gone_stops_the_job() -> Non
     machine = one_unit(PASSIVE, "A")
     machine.adopt(Plan(7, {"u": UnitPlan(3, "A", ("B",), ("B",), "held", (5,))}))
     assert machine.handle(StageThrew("u", 3, "s", 5, "boom"), 0.0) == [StopJob("s", 5, "boom")]
+
+
+# -- spares ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hosts", [("h1", "h2"), ("h1", "h2", "h3"), ("h1", "h2", "h3", "h4")])
+def test_a_spare_is_the_host_that_rebuilds_the_unit(hosts: tuple[str, ...]) -> None:
+    """For every unit and host: whoever is named before the loss is who is chosen after it."""
+    machine = on(chain(PASSIVE, UpstreamBackup(), UpstreamBackup()), *hosts)
+    machine.handle(Begin(), 0.0)
+    spares = machine.spares()
+    assert set(spares) == {"means", "alarms"}
+    for name, spare in spares.items():
+        primary = machine.plan.units[name].primary
+        assert primary is not None and spare != primary
+        others = [n for n in spares if n != name and machine.plan.units[n].primary == primary]
+        if not others:
+            later = on(chain(PASSIVE, UpstreamBackup(), UpstreamBackup()), *hosts)
+            later.handle(Begin(), 0.0)
+            later.handle(HostLost(primary, "gone"), 1.0)
+            assert later.plan.units[name].primary == spare
+
+
+def test_there_is_no_spare_without_another_host_or_for_other_policies() -> None:
+    machine = on(chain(PASSIVE, UpstreamBackup(), none), "h1")
+    machine.handle(Begin(), 0.0)
+    assert machine.spares() == {}
+    machine = on(chain(), "h1", "h2")
+    machine.handle(Begin(), 0.0)
+    assert machine.spares() == {}

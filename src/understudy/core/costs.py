@@ -48,8 +48,10 @@ PROMOTE_S = 0.05
 """From the decision until a standby that was held at the door has been let go, or a copy begins to send."""
 DELIVER_S = 0.05
 """From an epoch's being there until its consumers have it from another host than before."""
-FIRST_BATCH_S = 0.4
+FIRST_BATCH_S = 0.3
 """What the first batch of a standby takes longer than others: its state is opened from files."""
+OPEN_BYTES_PER_S = 4e9
+"""How fast state is opened. Its tables are linked, not read, but the more state, the more tables there are."""
 COLD_QUERY_S = 6.0
 """To plan and start a query that was not started ahead of time, on a host whose Spark runs."""
 CAPACITY_ROWS_PER_S = 1e6
@@ -167,7 +169,8 @@ def _silence_s(policy: Policy, profile: Profile, reach_s: float, share: float) -
     again = share * every_s / step_s
     if policy.checkpoint == "sweeping":
         again += profile.behind_s / step_s
-    return detection_s + PROMOTE_S + FIRST_BATCH_S + (again + 1) * batch_s
+    opening_s = FIRST_BATCH_S + profile.state_bytes / OPEN_BYTES_PER_S
+    return detection_s + PROMOTE_S + opening_s + (again + 1) * batch_s
 
 
 def _spent(policy: Policy, profile: Profile) -> tuple[float, float]:

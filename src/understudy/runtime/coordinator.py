@@ -546,6 +546,7 @@ class Coordinator:
                     host=host,
                     t=header["t"],
                 )
+                self._tell_exposed(unit)
                 self._maybe_go()
             elif kind == "armed":
                 self.armed[stage, host] = generation
@@ -569,6 +570,15 @@ class Coordinator:
                 self._fail(SetupError(f"Spark did not start on {host}: {header['cause']}"))
             self.changed.notify_all()
         return {}
+
+    def _tell_exposed(self, name: str) -> None:
+        """A unit runs: say so if nobody could take it over at once."""
+        plan, shape = self.failover.plan.units[name], self.failover.topology.units[name]
+        inner = [stage for stage in shape.stages if self.topology.stages[stage].inputs]
+        runs = inner and all(self.started.get(stage) == plan.generation for stage in inner)
+        if runs and plan.standbys and not self._armed_of(name, plan):
+            text = f"{name}: no standby is armed yet; until then a takeover would have to start its query first"
+            self.say("exposed", text, unit=name)
 
     def _maybe_go(self) -> None:
         inner = [s for s, shape in self.topology.stages.items() if shape.inputs]

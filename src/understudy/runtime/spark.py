@@ -59,7 +59,6 @@ _SETTINGS = {
     "spark.sql.ui.explainMode": "simple",
     # Files without a process per file, and tables that are linked, not copied (jvm/HostFileSystem.java).
     "spark.hadoop.fs.file.impl": "understudy.HostFileSystem",
-    "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
     "spark.python.daemon.module": "understudy.runtime.python_daemon",
     "spark.sql.session.timeZone": "UTC",
