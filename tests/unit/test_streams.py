@@ -12,7 +12,8 @@ from understudy.runtime.streams import LEAD_SPARE_S, Inlet
 
 
 def inlet(*, received: int, granted: int, done_in_s: float) -> Inlet:
-    stage: Any = SimpleNamespace(name="s", host=None, start_epoch=received, granted=granted, done_in_s=lambda: done_in_s)
+    stage: Any = SimpleNamespace(name="s", host=None, start_epoch=received, granted=granted)
+    stage.done_in_s = lambda: done_in_s
     return Inlet(stage, "stream")
 
 
