@@ -16,7 +16,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, InputPartition
+from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ TOKEN_VARIABLE = "UNDERSTUDY_TOKEN"
 TLS_VARIABLE = "UNDERSTUDY_TLS"
 _ONE_WAIT_S = 3600.0
 _INSIST_S = 60.0
+ALONG_BYTES = 4 << 20
+"""Epochs up to this size go along with their partition, through the driver's memory."""
 
 T = TypeVar("T")
 
@@ -67,9 +70,16 @@ class EpochPartition(InputPartition):
         self.session, self.epoch, self.part, self.parts = session, epoch, part, parts
 
 
-class EpochReader(DataSourceStreamReader):
+class EpochReader(_SimpleStreamReaderWrapper):
+    """Of this private class of PySpark, the same in 4.2 and 4.3, because only of its kind Spark takes the rows of an
+    epoch along with its partition, if they are few: then no Python worker has to read them."""
+
+    simple_reader = None
+
     def __init__(self, host: str, stage: str, input: str) -> None:
         self._host, self._stage, self._input = host, stage, input
+        self._along: tuple[int, pa.Table] | None = None
+        """The epoch that was asked for last, and its rows, if they are few."""
         self._session = ""
         self._session = self._call("arm")["session"]
         """Whom this reader reads for: the running stage, or one rehearsal of it. Spark keeps the pickled reader that
@@ -85,10 +95,26 @@ class EpochReader(DataSourceStreamReader):
         epoch = end["epoch"]
         if epoch <= start["epoch"]:
             return []
-        parts = self._call("parts", epoch=epoch)["parts"]
-        return [EpochPartition(self._session, epoch, part, parts) for part in range(parts)]
+        found = self._call("parts", epoch=epoch)
+        parts = found["parts"]
+        planned = [EpochPartition(self._session, epoch, part, parts) for part in range(parts)]
+        if parts == 1 and found["bytes"] <= ALONG_BYTES and (self._along is None or self._along[0] != epoch):
+            self._along = (epoch, self._read(planned[0]))
+        return planned
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def getCache(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[Any] | None:
+        """Rows that go along with the partition of the epoch up to ``end``."""
+        if end["epoch"] <= start["epoch"] or self._along is None or self._along[0] != end["epoch"]:
+            return None
+        return iter(self._along[1].to_batches())
+
+    def commit(self, end: dict[str, Any]) -> None:
+        pass
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        yield from self._read(partition).to_batches()
+
+    def _read(self, partition: InputPartition) -> pa.Table:
         assert isinstance(partition, EpochPartition)
         request = {
             "get": "input",
@@ -99,8 +125,7 @@ class EpochReader(DataSourceStreamReader):
             "part": partition.part,
             "parts": partition.parts,
         }
-        _, table = _insist(lambda: _peer(self._host).get(request, timeout_s=120))
-        yield from table.to_batches()
+        return _insist(lambda: _peer(self._host).get(request, timeout_s=120))[1]
 
     def _call(self, action: str, **header: Any) -> dict[str, Any]:
         header |= {"stage": self._stage, "input": self._input, "session": self._session}

@@ -85,7 +85,7 @@ class SparkSourceStage(RunningStage):
         return epoch < self.host.go and not self.host.draining and self.output.queue.ahead < AHEAD_MAX
 
     def parts(self, input: str, epoch: int) -> dict[str, Any]:
-        return {"parts": 1}
+        return {"parts": 1, "bytes": 0}
 
     def input_slice(self, input: str, epoch: int, part: int, parts: int) -> pa.Table:
         return self.host.wait_for_plans().arrow_schema(self.name).empty_table()

@@ -262,8 +262,8 @@ class RunningStage:
 
     def parts(self, input: str, epoch: int) -> dict[str, Any]:
         table = self.host.payloads.get(self.inlets[input].key, epoch)
-        rows = 0 if table is None else table.num_rows
-        return {"parts": max(1, min(self.host.cores, -(-rows // PARTITION_ROWS)))}
+        rows, size = (0, 0) if table is None else (table.num_rows, table.nbytes)
+        return {"parts": max(1, min(self.host.cores, -(-rows // PARTITION_ROWS))), "bytes": size}
 
     def input_slice(self, input: str, epoch: int, part: int, parts: int) -> pa.Table:
         table = self.host.payloads.get(self.inlets[input].key, epoch)
