@@ -24,6 +24,8 @@ from understudy.sources import RecordedSource
 from understudy.verify import compare, report
 from understudy.verify.checkers import Written, check_sink
 
+WARM_S = 60.0
+"""How long standbys may take to rehearse all there is; a state that changes rarely has no snapshot for long."""
 SETTLE_EPOCHS = 8
 """Epochs seen before any harm is done: by then every query is warm and every standby has its checkpoint."""
 
@@ -91,8 +93,9 @@ class Drill:
     # -- steps ------------------------------------------------------------------------------------------------------
 
     def settle(self, epochs: int = SETTLE_EPOCHS) -> None:
-        """Wait until all standbys are armed, copies have caught up, and ``epochs`` more epochs have come out."""
+        """Wait until all standbys are armed and warm, copies have caught up, and ``epochs`` more epochs came out."""
         self.coordinator.wait_until_running(armed=True)
+        self.coordinator.wait_until_warm(WARM_S)
         if any(unit.policy.standby_runs for unit in self.coordinator.failover.topology.units.values()):
             wait_for(lambda: copies_in_step(self.coordinator), 180, "copies to catch up", every_s=0.5)
         self.epochs(epochs)

@@ -139,6 +139,10 @@ class CheckpointStore:
         """One, or two when the store was left in the middle of a change."""
         return sorted({int(p.stem) for p in self._manifests.iterdir()})
 
+    def has_state(self) -> bool:
+        """The newest version has state, not only Spark's logs."""
+        return any(name.startswith("state/") for name in self._files)
+
     def has_snapshot(self) -> bool:
         """The newest version has a whole image of some state, not only increments."""
         return any(name.endswith((".zip", ".snapshot")) for name in self._files)

@@ -94,6 +94,8 @@ class Coordinator:
         """Stage -> generation whose query is running."""
         self.armed: dict[tuple[str, str], int] = {}
         """(stage, host) -> generation whose standby is armed there, or runs."""
+        self.warm: dict[tuple[str, str], int] = {}
+        """The same for those that have rehearsed all there is."""
         self._ready: set[tuple[str, int, str, int, str]] = set()
         self._holds: dict[str, dict[str, int]] = {}
         self._spent: dict[str, dict[str, int]] = {}
@@ -257,6 +259,24 @@ class Coordinator:
                     f"the job did not start within {timeout_s:.0f} s; see {self.config.folder}/hosts/*/host.log"
                 )
             self._raise_failure()
+
+    def wait_until_warm(self, timeout_s: float) -> bool:
+        """Until those who would take over have rehearsed all there is; False when they have not in that time."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.failure is not None or self._all_warm(), timeout_s)
+            self._raise_failure()
+            return self._all_warm()
+
+    def _all_warm(self) -> bool:
+        units, spares = self.failover.topology.units, self.failover.spares()
+        return all(
+            self.warm.get((stage, host)) == plan.generation
+            for name, plan in self.failover.plan.units.items()
+            if not units[name].policy.standby_runs
+            for host in (*plan.standbys, *([spares[name]] if name in spares else []))
+            for stage in units[name].stages
+            if self.topology.stages[stage].inputs
+        )
 
     def _all_armed(self) -> bool:
         spares = self.failover.spares()
@@ -553,6 +573,9 @@ class Coordinator:
                 what = "spare query" if header.get("spare") else "standby"
                 self.say("armed", f"{stage}: {what} armed on {host}", unit=unit, host=host)
                 self._maybe_go()
+            elif kind == "warm":
+                self.warm[stage, host] = generation
+                self.say("warm", f"{stage}: rehearsed on {host} until it got no faster", unit=unit, host=host)
             elif kind == "fenced":
                 self.say("fenced", f"{stage} on {host} found itself fenced and stopped", unit=unit, host=host)
             elif kind == "seen":

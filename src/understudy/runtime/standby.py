@@ -212,12 +212,14 @@ class ArmedQuery:
             self._start(plans)
             # Opening state is other code than beginning without, and opening a snapshot other than replaying changes:
             # both are rehearsed, when the query is armed: a takeover would rather be a little slower than wait.
-            self._wait_for(lambda: self._has_state)
-            with_snapshot = self._has_snapshot
-            self._rehearse(WARM_EPOCHS)
-            self._wait_for(lambda: self._has_snapshot)
-            if not with_snapshot:
+            if not self.stateless:
+                with_snapshot = self._has_snapshot
                 self._rehearse(WARM_EPOCHS)
+                if not with_snapshot and self.store.has_state():
+                    self._wait_for(lambda: self._has_snapshot)
+                    self._rehearse(WARM_EPOCHS)
+            if not self._abandoned.is_set():
+                self.host.report("warm", stage=self.name, unit=self.unit, generation=self.generation)
             while not self._abandoned.wait(DOOR_S):
                 if not self._query.isActive:
                     self._start(plans)
