@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 import zlib
 from pathlib import Path
 from typing import Any
@@ -590,3 +591,63 @@ def test_after_any_captures_the_newest_version_is_restored_exactly(
         assert len(complaints) == list(harmed.values()).count("state")
         assert restored is not None and restored["epoch"] == epoch
         assert content(store.state) == files
+
+
+# -- a large state is not read again --------------------------------------------------------------------------------
+
+TABLE = "state/0/0/SSTs/1.sst"
+
+
+@pytest.fixture
+def large(store: CheckpointStore, primary: Primary) -> CheckpointStore:
+    primary.ship(3, {TABLE: os.urandom(checkpoints.ALWAYS_READ_BYTES + 1), "commits/3": b"v1"})
+    return store
+
+
+def read_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    sizes: list[int] = []
+    monkeypatch.setattr(checkpoints, "digest", lambda data: sizes.append(len(data)) or digest(data))
+    return sizes
+
+
+def test_a_large_file_that_was_read_before_and_not_touched_is_not_read_again(
+    large: CheckpointStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = read_sizes(monkeypatch)
+    assert large.restore() == (large.restore()[0], []) and max(sizes) < checkpoints.ALWAYS_READ_BYTES
+    clone = large.clone(tmp_path / "clone")
+    assert clone.restore()[1] == [] and max(sizes) < checkpoints.ALWAYS_READ_BYTES
+
+
+def test_another_process_reads_it_once(large: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, sizes = CheckpointStore(large.folder), read_sizes(monkeypatch)
+    opened.restore()
+    assert sum(size > checkpoints.ALWAYS_READ_BYTES for size in sizes) == 1
+    opened.restore()
+    assert sum(size > checkpoints.ALWAYS_READ_BYTES for size in sizes) == 1
+
+
+@pytest.mark.parametrize("harm", ["changed", "truncated", "replaced", "gone"])
+def test_a_large_file_that_was_touched_is_mended(large: CheckpointStore, harm: str) -> None:
+    path = large.state / TABLE
+    whole = path.read_bytes()
+    time.sleep(0.02)  # the system's clock for files ticks every few milliseconds
+    if harm == "changed":
+        flip(path)
+    elif harm == "truncated":
+        os.truncate(path, 10)
+    elif harm == "replaced":
+        other = path.with_name("other")
+        other.write_bytes(bytes(len(whole)))
+        other.rename(path)
+    else:
+        path.unlink()
+    manifest, complaints = large.restore()
+    assert manifest is not None and len(complaints) == 1 and "mended from its twin" in complaints[0]
+    assert path.read_bytes() == whole
+
+
+def test_scrubbing_reads_large_files_all_the_same(large: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = read_sizes(monkeypatch)
+    large.scrub()
+    assert sum(size > checkpoints.ALWAYS_READ_BYTES for size in sizes) == 2
