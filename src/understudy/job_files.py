@@ -15,7 +15,7 @@ import sys
 import traceback
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING
@@ -41,7 +41,8 @@ def load(path: str | Path, session: Callable[[], object] | None = None) -> Job:
     if not file.is_file():
         raise JobError(f"{file}: there is no such job file")
     session = session or _start_session
-    sys.path.insert(0, str(file.parent.resolve()))
+    folder = str(file.parent.resolve())
+    sys.path.insert(0, folder)
     try:
         code = compile(file.read_bytes(), str(file.absolute()), "exec", dont_inherit=True)
         if _names(code).intersection(_MAKES_SESSION):
@@ -64,7 +65,8 @@ def load(path: str | Path, session: Callable[[], object] | None = None) -> Job:
     except Exception as error:
         raise JobError(f"{_line_in(file, error)}: {type(error).__name__}: {error}") from error
     finally:
-        sys.path.pop(0)
+        with suppress(ValueError):  # the file may have changed the path itself
+            sys.path.remove(folder)
     jobs = list({id(value): value for value in vars(module).values() if isinstance(value, Job)}.values())
     if len(jobs) != 1:
         raise JobError(
@@ -178,14 +180,20 @@ def end_session() -> None:
 def pack(file: Path) -> bytes:
     """The job file and the modules and packages beside it. The same bytes for the same files."""
     folder = file.parent.resolve()
-    beside = set(_beside(folder))
-    if sum(path.stat().st_size for path in beside) > PACK_BYTES_MAX:
-        beside.clear()
-    beside |= {folder / file.name, *_imported(folder)}
+    beside, size = {}, 0
+    for path in _beside(folder):
+        with suppress(OSError):  # others may have files there that are not ours to read, or come and go
+            size += path.stat().st_size
+            if size > PACK_BYTES_MAX:
+                beside = {}
+                break
+            beside[path] = path.read_bytes()
+    for path in (folder / file.name, *_imported(folder)):
+        beside[path] = path.read_bytes()
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in sorted(beside):
-            archive.writestr(zipfile.ZipInfo(path.relative_to(folder).as_posix()), path.read_bytes())
+            archive.writestr(zipfile.ZipInfo(path.relative_to(folder).as_posix()), beside[path])
     return buffer.getvalue()
 
 
@@ -220,11 +228,12 @@ def link_imports(folder: Path, packed: bytes, target: Path) -> None:
 
 def _beside(folder: Path) -> Iterator[Path]:
     """Modules, and packages with all their files."""
-    for path in folder.iterdir():
-        if path.suffix == ".py" and path.is_file():
-            yield path
-        elif (path / "__init__.py").is_file():
-            yield from (p for p in path.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
+    for path in sorted(folder.iterdir()):
+        with suppress(OSError):
+            if path.suffix == ".py" and path.is_file():
+                yield path
+            elif (path / "__init__.py").is_file():
+                yield from (p for p in path.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
 
 
 def _imported(folder: Path) -> Iterator[Path]:

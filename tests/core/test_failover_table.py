@@ -203,11 +203,11 @@ TABLE: dict[str, dict[str, str]] = {
     "replayed": {
         "D joins": "#2 1:A/- fresh",
         "A joins": "host-lost A | restarted B | #3 2:B/- replay",
-        "B joins": "host-lost B | #2 1:A/- fresh",
+        "B joins": "host-lost B | #3 1:A/- fresh",
         "A returns": "#2 1:A/- fresh",
         "B returns": "#2 1:A/- fresh",
         "A is lost": "#2 2:B/- replay | host-lost A | restarted B",
-        "B is lost": "host-lost B",
+        "B is lost": "#2 1:A/- fresh | host-lost B",  # it was the spare, and C is told to be
         "C is lost": "host-lost C",
         "threw": "#2 2:B/- replay | threw",
         "begin": "#2 2:A/- fresh",

@@ -381,6 +381,7 @@ class Failover:
     def _lost(self, event: HostLost) -> list[Effect]:
         if event.host not in self.alive:
             return []
+        spares = self.spares()
         del self.alive[event.host]
         says: list[Effect] = [Say("host-lost", f"{event.host} is lost: {event.reason}", host=event.host)]
         if not self.plan.units:
@@ -395,7 +396,7 @@ class Failover:
             elif event.host in unit.all_standbys and unit.primary in self.alive:
                 changes[name] = unit.without(event.host)
         says += self._fill_standbys(changes)
-        if not changes:
+        if not changes and event.host not in spares.values():
             return says
         return [*self._publish(changes), *says]
 

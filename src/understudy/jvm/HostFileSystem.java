@@ -2,7 +2,6 @@ package understudy;
 
 import java.io.File;
 import java.io.IOException;
-import java.nio.file.FileAlreadyExistsException;
 import java.nio.file.Files;
 import java.nio.file.attribute.PosixFilePermissions;
 import org.apache.hadoop.fs.LocalFileSystem;
@@ -29,37 +28,39 @@ public class HostFileSystem extends LocalFileSystem {
 
   @Override
   public void copyToLocalFile(boolean delSrc, Path src, Path dst) throws IOException {
-    if (delSrc || !linked(src, dst, false)) super.copyToLocalFile(delSrc, src, dst);
+    if (delSrc || !linked(src, dst)) super.copyToLocalFile(delSrc, src, dst);
   }
 
   @Override
   public void copyToLocalFile(boolean delSrc, Path src, Path dst, boolean raw) throws IOException {
-    if (delSrc || !linked(src, dst, false)) super.copyToLocalFile(delSrc, src, dst, raw);
+    if (delSrc || !linked(src, dst)) super.copyToLocalFile(delSrc, src, dst, raw);
   }
 
   @Override
   public void copyFromLocalFile(boolean delSrc, Path src, Path dst) throws IOException {
-    if (delSrc || !linked(src, dst, true)) super.copyFromLocalFile(delSrc, src, dst);
+    if (delSrc || !linked(src, dst)) super.copyFromLocalFile(delSrc, src, dst);
   }
 
   @Override
   public void copyFromLocalFile(boolean delSrc, boolean overwrite, Path src, Path dst) throws IOException {
-    if (delSrc || !linked(src, dst, overwrite)) super.copyFromLocalFile(delSrc, overwrite, src, dst);
+    if (delSrc || !linked(src, dst)) super.copyFromLocalFile(delSrc, overwrite, src, dst);
   }
 
   /** False when a copy has to be made: of anything but a table, or to another disk. */
-  private boolean linked(Path src, Path dst, boolean overwrite) throws IOException {
+  private boolean linked(Path src, Path dst) throws IOException {
     if (!src.getName().endsWith(".sst")) return false;
     File from = pathToFile(src), to = pathToFile(dst);
     if (!from.isFile() || to.isDirectory()) return false;
     try {
-      File folder = to.getParentFile();
-      if (folder != null) Files.createDirectories(folder.toPath());
-      if (overwrite) Files.deleteIfExists(to.toPath());
+      if (to.exists()) {
+        // A copy onto a link of itself would leave both empty.
+        if (Files.isSameFile(from.toPath(), to.toPath())) return true;
+        Files.delete(to.toPath());
+      } else if (to.getParentFile() != null) {
+        Files.createDirectories(to.getParentFile().toPath());
+      }
       Files.createLink(to.toPath(), from.toPath());
       return true;
-    } catch (FileAlreadyExistsException there) {
-      return false;
     } catch (IOException | UnsupportedOperationException noLinks) {
       return false;
     }

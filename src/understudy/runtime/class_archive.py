@@ -33,7 +33,7 @@ def archive() -> Path:
 def options() -> str:
     """What to tell a JVM, so that it uses the record, if there is one."""
     file = archive()
-    return f"-XX:SharedArchiveFile={file} -Xshare:auto {_QUIET}" if file.is_file() else ""
+    return f'{_QUIET} -Xshare:auto "-XX:SharedArchiveFile={file}"' if file.is_file() else ""
 
 
 def record() -> Path:
@@ -46,7 +46,10 @@ def record() -> Path:
         made = Path(folder, "classes.jsa")
         command = [sys.executable, "-m", "understudy.runtime.class_archive", folder, str(made)]
         environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600, check=False)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600, check=False)
+        except subprocess.TimeoutExpired:
+            raise RuntimeError("Spark's classes could not be recorded within ten minutes") from None
         if done.returncode != 0 or not made.is_file():
             raise RuntimeError(f"Spark's classes could not be recorded: {done.stderr[-2000:]}")
         made.rename(target)
@@ -62,7 +65,7 @@ def _rehearse(folder: Path, made: Path) -> None:
     from understudy.runtime.spark import start_session
 
     settings = {
-        "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC -XX:ArchiveClassesAtExit={made} {_QUIET}",
+        "spark.driver.extraJavaOptions": f'{_QUIET} -XX:+UseSerialGC "-XX:ArchiveClassesAtExit={made}"',
     }
     spark = start_session("prepare", master="local[*]", settings=settings, local_dir=folder / "spark", imports=folder)
     spark.dataSource.register(_numbers())

@@ -338,6 +338,7 @@ class Coordinator:
                 return {"refused": "later"}  # its predecessor's connection has not been seen to break yet
             if self.processes.get(host) != header["process"]:
                 self.armed = {(s, h): g for (s, h), g in self.armed.items() if h != host}
+                self.warm = {(s, h): g for (s, h), g in self.warm.items() if h != host}
             self.processes[host] = header["process"]
             self.hosts[host] = address
             self.pids[host] = header["pid"]
@@ -500,8 +501,14 @@ class Coordinator:
 
     def _forget_armed(self, plan: Plan) -> None:
         """A host that is no standby any more has to arm anew when it becomes one again."""
-        plans = {stage: plan.units[unit] for stage, unit in self.topology.unit_of.items()}
-        self.armed = {(s, h): g for (s, h), g in self.armed.items() if h in plans[s].all_standbys}
+        spares = self.failover.spares()
+
+        def stays(stage: str, host: str) -> bool:
+            unit = self.topology.unit_of[stage]
+            return host in plan.units[unit].all_standbys or spares.get(unit) == host
+
+        self.armed = {about: generation for about, generation in self.armed.items() if stays(*about)}
+        self.warm = {about: generation for about, generation in self.warm.items() if stays(*about)}
 
     def _publish(self, plan: Plan, only: str | None = None) -> None:
         header = {

@@ -101,6 +101,14 @@ class Roles:
                 folder = self._stage_folder(stage)
                 self.host.spares[stage] = Spare(self.host, stage, unit=unit, generation=generation, folder=folder)
 
+    def _spare_of(self, stage: str, start: str) -> Spare | None:
+        """The spare of a stage that is to begin from nothing, if its query lives; any other is ended."""
+        spare = self.host.spares.pop(stage, None)
+        if spare is not None and (start == "held" or not spare.take()):
+            spare.stop()
+            spare = None
+        return spare
+
     def _judge_copies(self, unit: str) -> None:
         """Copies that rose are promoted all together or not at all: one stage reads what another has sent."""
         mine = [self.host.stages.get(stage) for stage in self.host.topology.units[unit].stages]
@@ -257,7 +265,6 @@ class Roles:
         if isinstance(mine, ActiveStandbyStage):
             mine = None
         primary: Any
-        spare = self.host.spares.pop(stage, None)
         if self._is_host_source(stage):
             if mine is not None:
                 mine.stop()
@@ -266,10 +273,9 @@ class Roles:
                 log = EntryLog(folder / "entries.jsonl", clear=start != "held")
             primary = SourceStage(self.host, stage, unit=unit, generation=generation, log=log)
         else:
-            manifest, query, state = self._held(unit, stage, mine, folder, start, spare)
-            if manifest is not None:
-                where: dict[str, Any] = dict(position(manifest))
-            elif start in ("newest", "replay"):
+            where: dict[str, Any] = {"start_epoch": -1, "base": 0}
+            if start in ("newest", "replay"):
+                # First: it may take long, and end in a newer plan; what is held must still be there then.
                 base, gap, row = self._begin_at(unit, stage, generation, "next" if start == "newest" else "oldest")
                 where = {"start_epoch": base - 1, "base": base, "gap": base if gap else 0}
                 if start == "replay" and not gap:
@@ -278,8 +284,11 @@ class Roles:
                         about = {"unit": unit, "generation": generation, "epoch": base - 1, "stream": None}
                         self.host.report("gone", stage=stage, **about)
                         return
-            else:
-                where = {"start_epoch": -1, "base": 0}
+            spare = self._spare_of(stage, start)
+            manifest, query, state = self._held(unit, stage, mine, folder, start, spare)
+            if manifest is not None:
+                where = dict(position(manifest))
+            mine = mine or spare
             kind = SparkSourceStage if self.host.job.stages[stage].source is not None else RunningStage
             primary = kind(
                 self.host,
@@ -294,9 +303,8 @@ class Roles:
         with self.host.changed:
             self.host.stages[stage] = primary
             self.host.changed.notify_all()
-        for armed in (mine, spare):
-            if armed is not None and not self._is_host_source(stage):
-                armed.release()
+        if mine is not None and not self._is_host_source(stage):
+            mine.release()
         primary.start()
         print(f"{time.time():.3f} {stage}: primary after epoch {primary.start_epoch}", flush=True)
 
@@ -309,11 +317,10 @@ class Roles:
         # A folder of its own for every start: a stopped query's state store may still write to the one it had.
         fresh = folder / f"state-{time.time_ns()}"
         if start != "held":
-            query = None if spare is None else spare.take()
             for other in folder.iterdir() if folder.is_dir() else []:
-                if query is None or spare is None or other != spare.folder:
+                if spare is None or other != spare.folder:
                     shutil.rmtree(other, ignore_errors=True)
-            return None, query, fresh if query is None or spare is None else spare.state
+            return None, spare and spare.query, fresh if spare is None else spare.state
         store = self._newest_store(stage)
         if store is None:
             return None, None, fresh

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import subprocess
 import sys
 from collections.abc import Callable
 from itertools import count
@@ -76,6 +77,10 @@ def _worker_python(folder: Path, imports: Path) -> Path:
     script = folder / "python"
     script.write_text(f'#!/bin/sh\nPYTHONPATH={shlex.quote(path)} exec {shlex.quote(sys.executable)} "$@"\n')
     script.chmod(0o755)
+    try:
+        subprocess.run([script, "-c", ""], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        return Path(sys.executable)  # a file system from which nothing may be run
     return script
 
 
@@ -93,7 +98,7 @@ def start_session(
         **_SETTINGS,
         "spark.sql.warehouse.dir": str(local_dir / "warehouse"),
         **settings,
-        _OPTIONS: f"{settings.get(_OPTIONS, _JVM_OPTIONS)} {class_archive.options()}",
+        _OPTIONS: f"{class_archive.options()} {settings.get(_OPTIONS, _JVM_OPTIONS)}",
         _CLASS_PATH: os.pathsep.join(filter(None, [str(JAR), settings.get(_CLASS_PATH)])),
     }
     for key, value in merged.items():

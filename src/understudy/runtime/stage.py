@@ -45,6 +45,8 @@ PARTITION_ROWS = 50_000
 STARTS = 5
 """How often a query is started at the same epoch when its Python worker comes too late: that says something of the
 machine, not of the job."""
+STARTING_S = 20.0
+"""How long a query that starts may keep others from starting."""
 RUN = "run"
 """Session of the readers of a running stage, as against those of a rehearsal."""
 
@@ -181,6 +183,8 @@ class RunningStage:
                 if self.stopping:
                     return "stopped", blame.CODE
                 with self.host.starting:
+                    if self.stopping:
+                        return "stopped", blame.CODE
                     self._query = plans.start(self.name, self.state, self.publish)
                     if self.stopping:  # and whoever said so found no query yet
                         self._query.stop()
@@ -197,10 +201,13 @@ class RunningStage:
             return root_cause(str(error)), blame.whose(str(error))
 
     def _wait_until_asked(self) -> None:
-        """Until the query's readers are made, and it goes on by itself."""
-        with self.host.changed:
-            while not self.stopping and self._query.isActive and not self._asked:
-                self.host.changed.wait(1.0)
+        """Until the query's readers are made, and it goes on by itself. A source that Spark reads may wait for its
+        broker first: it does not hold up others for that long."""
+        limit = time.monotonic() + STARTING_S
+        while self._query.isActive and time.monotonic() < limit:
+            with self.host.changed:
+                if self.host.changed.wait_for(lambda: self.stopping or self._asked, timeout=1.0):
+                    return
 
     def arm(self) -> wire.Reply | dict[str, Any]:
         return {"session": RUN}

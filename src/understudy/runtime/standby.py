@@ -10,7 +10,7 @@ import traceback
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import count, pairwise
+from itertools import chain, count, pairwise, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,6 +95,7 @@ class Rehearsal:
         self.session = f"rehearsal of {name}, {time.time_ns()}"
         self._epochs = epochs
         self._first: int | None = None
+        self._last = -1
         self._granted_at: list[float] = []
         self.over = False
         self._done = threading.Event()
@@ -120,9 +121,9 @@ class Rehearsal:
             with self.host.changed:
                 self.over = True
                 self.host.changed.notify_all()
+            del self.host.rehearsals[self.session]
             if query is not None:
                 query.stop()
-            del self.host.rehearsals[self.session]
 
     def _sample(self, stream: str) -> pa.Table | None:
         producer = self.host.primary_of_stream(stream)
@@ -147,9 +148,11 @@ class Rehearsal:
 
     def grant(self, after: int) -> wire.Reply | dict[str, Any]:
         if self._first is None:
-            self._first = after
-        self._granted_at.append(time.monotonic())
-        if after - self._first < self._epochs and not self._is_warm():
+            self._first = self._last = after - 1
+        if after > self._last:  # each input asks
+            self._last = after
+            self._granted_at.append(time.monotonic())
+        if after - self._first <= self._epochs and not self._is_warm():
             return {"epoch": after + 1}
         self._done.set()
         with self.host.changed:
@@ -196,10 +199,17 @@ class ArmedQuery:
                 self.host.changed.notify_all()
 
     def _arm(self) -> None:
+        """Until it is abandoned: whatever goes wrong on the way may be over later, a full disk for example."""
+        for pause_s in chain((1, 2, 4, 8, 16, 32), repeat(DOOR_S * 12)):
+            self._try_to_arm()
+            if self._abandoned.wait(pause_s):
+                return
+
+    def _try_to_arm(self) -> None:
         try:
             plans = self.host.wait_for_plans()
             if not self.host.job.stages[self.name].inputs:
-                return  # Spark's own sources read their state when they are made, so theirs cannot be made ahead
+                self._abandoned.wait()  # Spark's own sources read their state when made: they cannot be made ahead
             # There is something to do meanwhile: rows come, and the first checkpoint with them.
             self._wait_for(lambda: self.host.go > 0 or self._has_state)
             if self.generation > 1:
@@ -240,7 +250,7 @@ class ArmedQuery:
     def _start(self, plans: Plans) -> None:
         """Start the query, and wait until it is at the door. One that ends on the way is started again: on a machine
         that is very busy Spark may give up waiting for a Python worker."""
-        while True:
+        for failed in count():
             with self.host.starting:
                 with self.lock:
                     if self._abandoned.is_set():
@@ -253,8 +263,9 @@ class ArmedQuery:
                         there = self.host.changed.wait_for(lambda: self.armed or self._abandoned.is_set(), timeout=1.0)
             if there:
                 break
-            print(f"standby of {self.name}: its query ended: {root_cause(str(self._query.exception()))}", flush=True)
-            self._abandoned.wait(1.0)
+            cause = root_cause(str(self._query.exception()))
+            print(f"standby of {self.name}: its query ended: {cause}", flush=True)
+            self._abandoned.wait(min(60.0, 2.0**failed))
         if self.armed:
             about = {"unit": self.unit, "generation": self.generation, "spare": self.stateless}
             self.host.report("armed", stage=self.name, **about)
@@ -333,16 +344,19 @@ class Spare:
         self.generation = generation
         store = CheckpointStore(folder / f"spare-{time.time_ns()}", clear=True)
         self.folder, self.state = store.folder, store.state
+        self.query: Any = None
         self._query = ArmedQuery(host, name, unit=unit, generation=generation, store=store, stateless=True)
 
     def arm(self) -> wire.Reply | dict[str, Any]:
         return self._query.arm()
 
-    def take(self) -> Any:
-        """The query, if it is at the door. The caller registers what runs it, and then calls ``release``."""
+    def take(self) -> bool:
+        """Stop getting ready. True when the query lives: it is in ``query`` then, at the door or on its way there. The
+        caller registers what runs it, and then calls ``release``."""
         self._query.abandon()
         with self._query.lock:
-            return self._query.take() if self._query.armed else None
+            self.query = self._query.take()
+        return self.query is not None
 
     def release(self) -> None:
         self._query.release()
