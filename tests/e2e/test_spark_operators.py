@@ -22,7 +22,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    session = start_session("operators", master="local[1]", settings=FAST_START, local_dir=tmp_path_factory.mktemp("s"))
+    folder = tmp_path_factory.mktemp("s")
+    session = start_session("operators", master="local[1]", settings=FAST_START, local_dir=folder, imports=folder)
     gateway = session.sparkContext._gateway
     yield session
     session.stop()
