@@ -15,12 +15,12 @@ last = rows
 if os.environ.get("LATENCY_STAGES") == "3":
 
     @job.stage(rows, host="h2", standbys=["h1"])
-    def odd(rows):
+    def kept(rows):
         return rows.where("key >= 0")
 
-    @job.stage(odd, host="h1", standbys=["h2"])
-    def last(odd):
-        return odd.withColumn("twice", F.col("key") * 2)
+    @job.stage(kept, host="h1", standbys=["h2"])
+    def last(kept):
+        return kept.withColumn("twice", F.col("key") * 2)
 
 
 @job.stage(last, host="h2", standbys=["h1"])

@@ -7,30 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 
-from understudy.cli import FAST_START
 from understudy.core.operators import OperatorClass, Window, judge
 from understudy.runtime import operators
-from understudy.runtime.spark import start_session
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    folder = tmp_path_factory.mktemp("s")
-    session = start_session("operators", master="local[1]", settings=FAST_START, local_dir=folder, imports=folder)
-    gateway = session.sparkContext._gateway
-    yield session
-    session.stop()
-    gateway.shutdown()
-    gateway.proc.stdin.close()
-    gateway.proc.wait(30)
-    SparkContext._gateway = SparkContext._jvm = None  # whoever wants a session after this gets a JVM of its own
 
 
 def cars(spark: SparkSession) -> DataFrame:

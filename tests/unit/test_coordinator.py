@@ -13,6 +13,7 @@ import pyarrow.flight as flight
 import pytest
 from rich.console import Console
 
+from understudy.core.readiness import Readiness
 from understudy.errors import UnderstudyError
 from understudy.live import View
 from understudy.runtime.coordinator import CONNECTIONS, Coordinator, CoordinatorConfig
@@ -158,7 +159,7 @@ def test_who_is_armed_is_told_and_forgotten_with_the_process(tmp_path: Path) -> 
         Peer(coordinator.address, "token").call("report", report)
         assert coordinator.status()["units"]["copy"]["armed"] == ["h2"]
         assert coordinator.standbys("copy") == "h2 (armed)"
-        coordinator.armed.clear()  # as after its own crash
+        coordinator.readiness = Readiness(coordinator.failover)  # as after its own crash
         hosts["h2"].stages["copy"] = {"role": "standby", "armed": True, "generation": 1}
         assert coordinator.status()["units"]["copy"]["armed"] == ["h2"]
 

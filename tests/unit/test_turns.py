@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from understudy.runtime.standby import Turns
+from understudy.runtime.rehearsal import Turns
 
 
 def test_those_that_are_not_armed_come_first() -> None:

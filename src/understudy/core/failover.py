@@ -22,7 +22,9 @@ TOGETHER = 1000
 """What sharing a host with a neighbour weighs against other work, for a unit that is rebuilt from its neighbours."""
 
 
-_FAILED = {"understudy": "Understudy itself failed in {stage}", "machine": "the machine failed {stage}"}
+CODE, UNDERSTUDY, MACHINE = "code", "understudy", "machine"
+"""Whose failure it is when a stage fails while its host lives: the user's code's, Understudy's own, the machine's."""
+_FAILED = {UNDERSTUDY: "Understudy itself failed in {stage}", MACHINE: "the machine failed {stage}"}
 
 
 class Standbys:
@@ -192,8 +194,7 @@ class StageThrew:
     stage: str
     epoch: int
     cause: str
-    whose: str = "code"
-    """Whose failure it is: the user's ``code``, ``understudy`` itself, or the ``machine``."""
+    whose: str = CODE
 
 
 @dataclass(frozen=True)
@@ -258,7 +259,7 @@ class StopJob:
     stage: str
     epoch: int
     cause: str
-    whose: str = "code"
+    whose: str = CODE
 
 
 Effect = Publish | Say | StopJob

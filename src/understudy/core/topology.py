@@ -73,6 +73,10 @@ class Topology:
         stages = tuple(s.name for s in self.stages.values() if stream in s.inputs)
         return stages + tuple(f"sink:{name}" for name in self.stages[stream].sinks)
 
+    def inner(self, unit: str) -> tuple[str, ...]:
+        """The stages of a unit that read from others: all but sources."""
+        return tuple(stage for stage in self.units[unit].stages if self.stages[stage].inputs)
+
     def is_last(self, stage: str) -> bool:
         """True when only sinks (or nobody) read the stage's stream: its checkpoints go by timer and start a sweep."""
         return not any(stage in s.inputs for s in self.stages.values())

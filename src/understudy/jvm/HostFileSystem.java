@@ -32,18 +32,8 @@ public class HostFileSystem extends LocalFileSystem {
   }
 
   @Override
-  public void copyToLocalFile(boolean delSrc, Path src, Path dst, boolean raw) throws IOException {
-    if (delSrc || !linked(src, dst)) super.copyToLocalFile(delSrc, src, dst, raw);
-  }
-
-  @Override
   public void copyFromLocalFile(boolean delSrc, Path src, Path dst) throws IOException {
     if (delSrc || !linked(src, dst)) super.copyFromLocalFile(delSrc, src, dst);
-  }
-
-  @Override
-  public void copyFromLocalFile(boolean delSrc, boolean overwrite, Path src, Path dst) throws IOException {
-    if (delSrc || !linked(src, dst)) super.copyFromLocalFile(delSrc, overwrite, src, dst);
   }
 
   /** False when a copy has to be made: of anything but a table, or to another disk. */

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import understudy
+from understudy.core.failover import CODE, MACHINE, UNDERSTUDY
 from understudy.errors import JobError, SetupError
-
-CODE, UNDERSTUDY, MACHINE = "code", "understudy", "machine"
 
 HOME = str(Path(understudy.__file__).parent)
 _GUESTS = ("examples/", "lab/")

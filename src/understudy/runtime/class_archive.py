@@ -17,16 +17,15 @@ from pathlib import Path
 
 import pyspark
 
-from understudy.runtime.spark_jvm import JAR, java_path
+from understudy.runtime.spark_jvm import JAR, java_says
 
 _QUIET = "-Xlog:disable -Xlog:all=off"
 
 
 def archive() -> Path:
     """Where the record for this Java and this PySpark is, or would be. It goes when the environment goes."""
-    java = subprocess.run([java_path() or "java", "-version"], capture_output=True, check=False).stderr
-    home = str(Path(pyspark.__file__).parent)
-    key = hashlib.sha256(b"|".join([java, home.encode(), pyspark.__version__.encode(), JAR.read_bytes()])).hexdigest()
+    about = "|".join([java_says(), str(Path(pyspark.__file__).parent), pyspark.__version__])
+    key = hashlib.sha256(about.encode() + JAR.read_bytes()).hexdigest()
     return Path(sys.prefix, "share", "understudy", f"classes-{key[:16]}.jsa")
 
 

@@ -25,6 +25,7 @@ from understudy.core.failover import Failover, Plan, UnitPlan
 from understudy.core.monitoring import OWNER
 from understudy.core.operators import OperatorClass
 from understudy.core.policies import Auto, Policy, parse, spell
+from understudy.core.readiness import Readiness
 from understudy.errors import HostsUnavailable, JobError, OwnFault, SetupError, StageFailed, UnderstudyError
 from understudy.job import Job
 from understudy.planning import Measured
@@ -86,16 +87,13 @@ class Coordinator:
         self._opened_at = 0.0
         self.changed = threading.Condition(threading.RLock())
         self.failover = Failover(self.topology)
+        self.readiness = Readiness(self.failover)
         self.detector = detection.Detector(interval_s=config.heartbeat_s, misses=config.heartbeat_misses)
         self.evidence = monitoring.Evidence()
         self.pulses: dict[str, list[Any]] = {}
         self.meter = wire.Meter()
         self.started: dict[str, int] = {}
         """Stage -> generation whose query is running."""
-        self.armed: dict[tuple[str, str], int] = {}
-        """(stage, host) -> generation whose standby is armed there, or runs."""
-        self.warm: dict[tuple[str, str], int] = {}
-        """The same for those that have rehearsed all there is."""
         self._ready: set[tuple[str, int, str, int, str]] = set()
         self._holds: dict[str, dict[str, int]] = {}
         self._spent: dict[str, dict[str, int]] = {}
@@ -251,7 +249,7 @@ class Coordinator:
         """Until every stage's query runs and sources were let go; with ``armed``, until every standby is armed."""
 
         def there() -> bool:
-            return self.failure is not None or (self.go > 0 and (not armed or self._all_armed()))
+            return self.failure is not None or (self.go > 0 and (not armed or self.readiness.all_armed()))
 
         with self.changed:
             if not self.changed.wait_for(there, timeout_s):
@@ -263,38 +261,9 @@ class Coordinator:
     def wait_until_warm(self, timeout_s: float) -> bool:
         """Until those who would take over have rehearsed all there is; False when they have not in that time."""
         with self.changed:
-            self.changed.wait_for(lambda: self.failure is not None or self._all_warm(), timeout_s)
+            self.changed.wait_for(lambda: self.failure is not None or self.readiness.all_warm(), timeout_s)
             self._raise_failure()
-            return self._all_warm()
-
-    def _all_warm(self) -> bool:
-        units, spares = self.failover.topology.units, self.failover.spares()
-        return all(
-            self.warm.get((stage, host)) == plan.generation
-            for name, plan in self.failover.plan.units.items()
-            if not units[name].policy.standby_runs
-            for host in (*plan.standbys, *([spares[name]] if name in spares else []))
-            for stage in units[name].stages
-            if self.topology.stages[stage].inputs
-        )
-
-    def _all_armed(self) -> bool:
-        spares = self.failover.spares()
-        return all(
-            set(unit.standbys) <= set(self._armed_of(name, unit))
-            and (name not in spares or self._has_armed(name, unit, spares[name]))
-            for name, unit in self.failover.plan.units.items()
-        )
-
-    def _armed_of(self, name: str, plan: UnitPlan) -> list[str]:
-        """The standbys of a unit that would go on at once: they hold what they need, and their queries wait. A source
-        has none to wait."""
-        ready = (*plan.ready, *(plan.turn.ready if plan.turn else ()))
-        return [host for host in ready if self._has_armed(name, plan, host)]
-
-    def _has_armed(self, name: str, plan: UnitPlan, host: str) -> bool:
-        inner = [stage for stage in self.topology.units[name].stages if self.topology.stages[stage].inputs]
-        return all(self.armed.get((stage, host)) == plan.generation for stage in inner)
+            return self.readiness.all_warm()
 
     def drain(self, timeout_s: float = 60.0) -> bool:
         """Let everything in flight finish and take the last checkpoints. True when it all was done in time."""
@@ -337,8 +306,7 @@ class Coordinator:
             if host in self._watching and not same and self.hosts.get(host) == address:
                 return {"refused": "later"}  # its predecessor's connection has not been seen to break yet
             if self.processes.get(host) != header["process"]:
-                self.armed = {(s, h): g for (s, h), g in self.armed.items() if h != host}
-                self.warm = {(s, h): g for (s, h), g in self.warm.items() if h != host}
+                self.readiness.replaced(host)
             self.processes[host] = header["process"]
             self.hosts[host] = address
             self.pids[host] = header["pid"]
@@ -473,7 +441,7 @@ class Coordinator:
         with self.changed:
             for effect in self.failover.handle(event, time.monotonic()):
                 if isinstance(effect, failover.Publish):
-                    self._forget_armed(effect.plan)
+                    self.readiness.planned()
                     if self._begun:
                         self._write_journal("running")
                         self._publish(effect.plan)
@@ -498,17 +466,6 @@ class Coordinator:
             return SetupError(f"the machine of {host} failed {what}; {remedy} ({where}), and {again}")
         threw = f"stage {stop.stage!r} threw at epoch {stop.epoch}: {stop.cause}"
         return StageFailed(f"{threw}. The job stopped there; fix the code and {again}.")
-
-    def _forget_armed(self, plan: Plan) -> None:
-        """A host that is no standby any more has to arm anew when it becomes one again."""
-        spares = self.failover.spares()
-
-        def stays(stage: str, host: str) -> bool:
-            unit = self.topology.unit_of[stage]
-            return host in plan.units[unit].all_standbys or spares.get(unit) == host
-
-        self.armed = {about: generation for about, generation in self.armed.items() if stays(*about)}
-        self.warm = {about: generation for about, generation in self.warm.items() if stays(*about)}
 
     def _publish(self, plan: Plan, only: str | None = None) -> None:
         header = {
@@ -576,12 +533,12 @@ class Coordinator:
                 self._tell_exposed(unit)
                 self._maybe_go()
             elif kind == "armed":
-                self.armed[stage, host] = generation
+                self.readiness.armed(stage, host, generation)
                 what = "spare query" if header.get("spare") else "standby"
                 self.say("armed", f"{stage}: {what} armed on {host}", unit=unit, host=host)
                 self._maybe_go()
             elif kind == "warm":
-                self.warm[stage, host] = generation
+                self.readiness.warm(stage, host, generation)
                 self.say("warm", f"{stage}: rehearsed on {host} until it got no faster", unit=unit, host=host)
             elif kind == "fenced":
                 self.say("fenced", f"{stage} on {host} found itself fenced and stopped", unit=unit, host=host)
@@ -601,14 +558,13 @@ class Coordinator:
             self.changed.notify_all()
         return {}
 
-    def _tell_exposed(self, name: str) -> None:
+    def _tell_exposed(self, unit: str) -> None:
         """A unit runs: say so if nobody could take it over at once."""
-        plan, shape = self.failover.plan.units[name], self.failover.topology.units[name]
-        inner = [stage for stage in shape.stages if self.topology.stages[stage].inputs]
-        runs = inner and all(self.started.get(stage) == plan.generation for stage in inner)
-        if runs and plan.standbys and not self._armed_of(name, plan):
-            text = f"{name}: no standby is armed yet; until then a takeover would have to start its query first"
-            self.say("exposed", text, unit=name)
+        plan, inner = self.failover.plan.units[unit], self.topology.inner(unit)
+        runs = all(self.started.get(stage) == plan.generation for stage in inner)
+        if inner and runs and plan.standbys and not self.readiness.armed_of(unit):
+            text = f"{unit}: no standby is armed yet; until then a takeover would have to start its query first"
+            self.say("exposed", text, unit=unit)
 
     def _maybe_go(self) -> None:
         inner = [s for s, shape in self.topology.stages.items() if shape.inputs]
@@ -618,7 +574,7 @@ class Coordinator:
             self._opened_at = time.monotonic()
             self.say("go", "every stage runs; sources are let go")
             self._publish(self.failover.plan)
-        if 0 < self.go < UNLIMITED and self._all_armed():
+        if 0 < self.go < UNLIMITED and self.readiness.all_armed():
             self.go = UNLIMITED
             self._publish(self.failover.plan)
 
@@ -719,7 +675,7 @@ class Coordinator:
         with self.changed:
             self._learn_armed(details)
             for name, about in units.items():
-                about["armed"] = self._armed_of(name, self.failover.plan.units[name])
+                about["armed"] = self.readiness.armed_of(name)
         total = {c: sum(s[c] for s in (self.meter.snapshot(), *self._spent.values())) for c in wire.CATEGORIES}
         return {
             "job": self.job.name,
@@ -731,18 +687,18 @@ class Coordinator:
         }
 
     def _learn_armed(self, details: dict[str, dict[str, Any]]) -> None:
-        """From hosts themselves: standbys that were armed before this coordinator came will not report it again."""
+        """From hosts themselves: queries that were armed before this coordinator came will not be reported again."""
         for host, detail in details.items():
-            for stage, about in detail["stages"].items():
-                unit = self.failover.plan.units.get(self.topology.unit_of.get(stage, ""), UnitPlan())
-                if host in unit.all_standbys and about.get("armed") and about["generation"] == unit.generation:
-                    self.armed[stage, host] = unit.generation
+            for stage, about in (*detail["stages"].items(), *detail.get("spares", {}).items()):
+                if about.get("armed"):
+                    self.readiness.armed(stage, host, about["generation"])
+        self.readiness.planned()
         self.changed.notify_all()
 
     def standbys(self, name: str) -> str:
         """The standbys of a unit, in words."""
         plan = self.failover.plan.units[name]
-        about = asdict(plan) | {"armed": self._armed_of(name, plan)}
+        about = asdict(plan) | {"armed": self.readiness.armed_of(name)}
         return telling.standbys(about, self.failover.topology.units[name].policy)
 
     def _about(self, name: str, plan: UnitPlan) -> dict[str, Any]:

@@ -29,13 +29,14 @@ from understudy.core.policies import Policy, parse
 from understudy.errors import SetupError, UnderstudyError
 from understudy.job import Job
 from understudy.runtime import wire
+from understudy.runtime.armed import Spare
 from understudy.runtime.monitor import MonitorRole
 from understudy.runtime.payloads import Payloads
+from understudy.runtime.rehearsal import Rehearsal, Turns
 from understudy.runtime.roles import STANDBYS, Roles
 from understudy.runtime.spark import Plans, start_session
 from understudy.runtime.spark_io import TLS_VARIABLE, TOKEN_VARIABLE
 from understudy.runtime.stage import RUN, RunningStage
-from understudy.runtime.standby import Rehearsal, Spare, Turns
 from understudy.runtime.streams import POLL_S, Stream
 from understudy.settings import check, check_master, check_session
 from understudy.sinks import AnySink, FolderSink
@@ -580,6 +581,7 @@ class Host:
     def _on_status(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
         with self.changed:
             stages = {name: stage.status() for name, stage in self.stages.items()}
+            spares = {name: spare.status() for name, spare in self.spares.items()}
             keepers = {k.unit: k for stage in self.stages.values() for k in getattr(stage, "keepers", ())}
             checkpoints = {unit: dict(keeper.spent) for unit, keeper in keepers.items()}
             running = {name: stage for name, stage in self.stages.items() if isinstance(stage, RunningStage)}
@@ -587,6 +589,7 @@ class Host:
             stages[name] |= stage.measured()
         return {
             "stages": stages,
+            "spares": spares,
             "checkpoints": checkpoints,
             "bytes": self.meter.snapshot(),
             "rows": dict(self.rows),

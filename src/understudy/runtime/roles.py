@@ -18,12 +18,13 @@ from understudy.core.policies.upstream import Row
 from understudy.errors import JobError
 from understudy.runtime import blame
 from understudy.runtime.active import ActiveStandbyStage
+from understudy.runtime.armed import Spare
 from understudy.runtime.checkpoints import CheckpointStore
 from understudy.runtime.keeper import Keeper
 from understudy.runtime.source import EntryLog, SourceStage, StandbySource
 from understudy.runtime.spark_source import SparkSourceStage
 from understudy.runtime.stage import RunningStage, position
-from understudy.runtime.standby import Spare, StandbyStage, restored
+from understudy.runtime.standby import StandbyStage, restored
 from understudy.sources import SparkSource
 
 if TYPE_CHECKING:
@@ -94,8 +95,7 @@ class Roles:
         }
         for stage, spare in list(self.host.spares.items()):
             if stage not in wanted or spare.generation != wanted[stage][1]:
-                del self.host.spares[stage]
-                threading.Thread(target=spare.stop, daemon=True).start()
+                self._end_spare(self.host.spares.pop(stage))
         for stage, (unit, generation) in wanted.items():
             if stage not in self.host.spares:
                 folder = self._stage_folder(stage)
@@ -105,9 +105,13 @@ class Roles:
         """The spare of a stage that is to begin from nothing, if its query lives; any other is ended."""
         spare = self.host.spares.pop(stage, None)
         if spare is not None and (start == "held" or not spare.take()):
-            spare.stop()
+            self._end_spare(spare)
             spare = None
         return spare
+
+    def _end_spare(self, spare: Spare) -> None:
+        """Not here: a query takes its time to end, and a takeover would wait for it."""
+        threading.Thread(target=spare.stop, daemon=True).start()
 
     def _judge_copies(self, unit: str) -> None:
         """Copies that rose are promoted all together or not at all: one stage reads what another has sent."""
@@ -211,11 +215,12 @@ class Roles:
     def forget(self) -> None:
         """Stop all that runs, at once, and drop what is held. The plan is empty by now."""
         with self._lock:
-            stages = dict(self.host.stages)
-            self._plan = {}
-            self._keep_spares()
-            with ThreadPoolExecutor(max_workers=max(1, len(stages))) as pool:
+            stages, spares = dict(self.host.stages), [self.host.spares.pop(stage) for stage in list(self.host.spares)]
+            with ThreadPoolExecutor(max_workers=max(1, len(stages) + len(spares))) as pool:
+                ended = [pool.submit(spare.stop) for spare in spares]
                 list(pool.map(self.discard, stages, stages.values()))
+                for end in ended:
+                    end.result()
             shutil.rmtree(self.host.folder / "stages", ignore_errors=True)
 
     def _stage_folder(self, stage: str) -> Path:

@@ -124,8 +124,8 @@ class Plans:
         self._schemas: dict[str, StructType] = {}
         self._frames: dict[str, DataFrame] = {}
         self._operators: dict[str, OperatorClass] = {}
-        self.warm: set[str] = set()
-        """Stages whose query has run in this process until it got no faster."""
+        self.rehearsed: set[str] = set()
+        """Stages whose query was rehearsed in this process: their classes are loaded and compiled."""
 
     def schema(self, stream: str) -> StructType:
         if stream not in self._schemas:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from functools import cache
 from pathlib import Path
 
 from understudy.errors import SetupError
@@ -19,12 +20,20 @@ def java_path() -> str | None:
     return java if java is not None and Path(java).exists() else None
 
 
+def java_says() -> str:
+    """What it calls itself; nothing where there is none."""
+    java = java_path()
+    return "" if java is None else _version_of(java)
+
+
+@cache
+def _version_of(java: str) -> str:
+    return subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+
+
 def java_version() -> int | None:
     """Its major version, or None."""
-    java = java_path()
-    if java is None:
-        return None
-    text = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    text = java_says()
     digits = text.partition('version "')[2].partition('"')[0].split(".")
     return int(digits[1] if digits[0] == "1" else digits[0]) if digits[0].isdigit() else None
 

@@ -180,8 +180,6 @@ class RunningStage:
         try:
             if self._query is None:
                 plans = self.host.wait_for_plans()
-                if self.stopping:
-                    return "stopped", blame.CODE
                 with self.host.starting:
                     if self.stopping:
                         return "stopped", blame.CODE

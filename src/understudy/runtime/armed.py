@@ -1,0 +1,234 @@
+"""Queries that are started ahead of time and held at the door: of a standby's state, or of nothing for a rebuild."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import time
+import traceback
+import uuid
+from collections.abc import Callable
+from itertools import chain, count, repeat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from understudy.errors import JobError
+from understudy.runtime import wire
+from understudy.runtime.checkpoints import CheckpointStore
+from understudy.runtime.rehearsal import REHEARSAL_S, Rehearsal
+from understudy.runtime.spark import root_cause
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from understudy.runtime.host import Host
+    from understudy.runtime.spark import Plans
+
+COLD_EPOCHS = 3
+"""Batches run on throw-away rows before arming: they load and compile classes."""
+WARM_EPOCHS = 40
+"""Batches run from a copy of the state once the query is armed, at most: only what was run many times is compiled."""
+DOOR_S = 5.0
+"""Between two looks whether the armed query still waits at the door."""
+CALM_S = 3.0
+"""A standby made after a takeover waits this long before it rehearses: the new primary needs the processor more."""
+
+
+class ArmedQuery:
+    """The stage's query on a standby's store: rehearsed, started ahead of time and held at the door, where its reader
+    asks whether it may go on."""
+
+    def __init__(
+        self, host: Host, name: str, *, unit: str, generation: int, store: CheckpointStore, stateless: bool = False
+    ) -> None:
+        """``stateless``: it will begin from nothing, so there is no state to wait for."""
+        self.host, self.name, self.unit, self.generation, self.store = host, name, unit, generation, store
+        self.stateless = stateless
+        self.armed = False
+        self.lock = threading.Lock()
+        """Held by whoever changes or copies the store."""
+        self._query: Any = None
+        self._rehearsal: Rehearsal | None = None
+        self._abandoned = threading.Event()
+        self._released = self._stopped = False
+        self._has_state = self._has_snapshot = False
+        if host.job.stages[name].inputs:
+            threading.Thread(target=self._arm, name=f"arm {name}", daemon=True).start()
+        # Spark's own sources read their state when they are made, so theirs cannot be made ahead.
+
+    def pasted(self) -> None:
+        """The store has a (newer) version."""
+        if not self._has_snapshot:
+            with self.host.changed:
+                self._has_state = True
+                self._has_snapshot = self.store.has_snapshot()
+                self.host.changed.notify_all()
+
+    def _arm(self) -> None:
+        """Until it is abandoned: whatever goes wrong on the way may be over later, a full disk for example."""
+        for pause_s in chain((1, 2, 4, 8, 16, 32), repeat(DOOR_S * 12)):
+            self._try_to_arm()
+            if self._abandoned.wait(pause_s):
+                return
+
+    def _try_to_arm(self) -> None:
+        try:
+            plans = self.host.wait_for_plans()
+            # There is something to do meanwhile: rows come, and the first checkpoint with them.
+            self._wait_for(lambda: self.host.go > 0 or self._has_state)
+            if self.generation > 1:
+                self._abandoned.wait(CALM_S)
+            if self.name not in plans.rehearsed:
+                self._rehearse(COLD_EPOCHS)
+            # Spark looks for the newest entries of the two logs once before our reader holds it, and insists that
+            # they agree with what it finds afterwards; so there must be entries, or never any, when it is started.
+            self._wait_for(lambda: self._has_state or self.stateless)
+            self._start(plans)
+            # Opening state is other code than beginning without, and opening a snapshot other than replaying changes:
+            # both are rehearsed, when the query is armed: a takeover would rather be a little slower than wait.
+            if not self.stateless:
+                with_snapshot = self._has_snapshot
+                self._rehearse(WARM_EPOCHS)
+                if not with_snapshot and self.store.has_state():
+                    self._wait_for(lambda: self._has_snapshot)
+                    self._rehearse(WARM_EPOCHS)
+            if not self._abandoned.is_set():
+                self.host.report("warm", stage=self.name, unit=self.unit, generation=self.generation)
+            while not self._abandoned.wait(DOOR_S):
+                if not self._query.isActive:
+                    self._start(plans)
+        except JobError as error:
+            print(f"standby of {self.name}: {error}", flush=True)
+        except Exception:
+            traceback.print_exc()
+
+    def _wait_for(self, there: Callable[[], bool]) -> None:
+        """A query at the door that ends meanwhile is started again."""
+        while not self._abandoned.is_set():
+            with self.host.changed:
+                if self.host.changed.wait_for(lambda: there() or self._abandoned.is_set(), timeout=DOOR_S):
+                    return
+            if self._query is not None and not self._query.isActive:
+                self._start(self.host.wait_for_plans())
+
+    def _start(self, plans: Plans) -> None:
+        """Start the query, and wait until it is at the door. One that ends on the way is started again: on a machine
+        that is very busy Spark may give up waiting for a Python worker."""
+        for failed in count():
+            with self.host.starting:
+                with self.lock:
+                    if self._abandoned.is_set():
+                        return
+                    self.armed = False
+                    self._query = plans.start(self.name, self.store.state, self._publish)
+                there = False
+                while not there and self._query.isActive:
+                    with self.host.changed:
+                        there = self.host.changed.wait_for(lambda: self.armed or self._abandoned.is_set(), timeout=1.0)
+            if there:
+                break
+            cause = root_cause(str(self._query.exception()))
+            print(f"standby of {self.name}: its query ended: {cause}", flush=True)
+            self._abandoned.wait(min(60.0, 2.0**failed))
+        if self.armed:
+            about = {"unit": self.unit, "generation": self.generation, "spare": self.stateless}
+            self.host.report("armed", stage=self.name, **about)
+
+    def _rehearse(self, epochs: int) -> None:
+        with self.lock:
+            if self._abandoned.is_set():
+                return
+            copy = self.store.clone(self.store.folder.parent / f"rehearsal-{time.time_ns()}")
+        copy.forget()
+        # Spark stops a running query when one of the same id starts, and the armed one has the id of this copy.
+        (copy.state / "metadata").unlink(missing_ok=True)
+        (copy.state / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
+        rehearsal = Rehearsal(self.host, self.name, copy.state, epochs=epochs)
+        try:
+            # One at a time, the most exposed first: the running stages need the processor too. One that hangs does not
+            # hold up others for ever.
+            with self.host.rehearsing.turn(self.armed, timeout_s=2 * REHEARSAL_S):
+                self._rehearsal = rehearsal
+                if not self._abandoned.is_set():
+                    rehearsal.run(self._abandoned)
+        except Exception as error:
+            # Throw-away rows may not suit the user's code; the takeover is then only slower.
+            print(f"rehearsal of {self.name} failed: {root_cause(str(error))}", flush=True)
+        finally:
+            self._rehearsal = None
+            shutil.rmtree(copy.folder, ignore_errors=True)
+
+    def _publish(self, frame: DataFrame, batch: int) -> None:
+        self.host.publish(self.name, frame, batch)
+
+    def arm(self) -> wire.Reply | dict[str, Any]:
+        """Its reader has come to the door. Answers when the query may go on, or is over."""
+        rehearsal = self._rehearsal
+        if rehearsal:
+            return rehearsal.arm()
+        with self.host.changed:
+            self.armed = True
+            self.host.changed.notify_all()
+            self.host.changed.wait_for(lambda: self._released)
+        running = self.host.running(self.name)
+        return wire.refuse("stopped") if self._stopped or running is None else running.arm()
+
+    def abandon(self) -> None:
+        """No more preparations."""
+        self._abandoned.set()
+        self.host.wake()
+
+    def take(self) -> Any:
+        """The query, if it was started and lives: the caller's now, to be let go with ``release`` once somebody answers
+        it. Call with ``lock`` held, after ``abandon``."""
+        return self._query if self._query is not None and self._query.isActive else None
+
+    def release(self) -> None:
+        with self.host.changed:
+            self._released = True
+            self.host.changed.notify_all()
+
+    def stop(self) -> None:
+        self.abandon()
+        with self.lock:
+            query, self._stopped = self._query, True
+        self.release()
+        if query is not None:
+            try:
+                query.stop()
+            except Exception:
+                traceback.print_exc()
+
+
+class Spare:
+    """The query of a stage that would be rebuilt here by replay: it begins from nothing, so it can be armed without
+    anybody sending anything."""
+
+    def __init__(self, host: Host, name: str, *, unit: str, generation: int, folder: Path) -> None:
+        self.generation = generation
+        store = CheckpointStore(folder / f"spare-{time.time_ns()}", clear=True)
+        self.folder, self.state = store.folder, store.state
+        self.query: Any = None
+        self._armed = ArmedQuery(host, name, unit=unit, generation=generation, store=store, stateless=True)
+
+    def arm(self) -> wire.Reply | dict[str, Any]:
+        return self._armed.arm()
+
+    def take(self) -> bool:
+        """Stop getting ready. True when the query lives, at the door or on its way there: it is the caller's then, who
+        registers what runs it and calls ``release``."""
+        self._armed.abandon()
+        with self._armed.lock:
+            self.query = self._armed.take()
+        return self.query is not None
+
+    def status(self) -> dict[str, Any]:
+        return {"armed": self._armed.armed, "generation": self.generation}
+
+    def release(self) -> None:
+        self._armed.release()
+
+    def stop(self) -> None:
+        self._armed.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
