@@ -27,7 +27,8 @@ BEFORE, AFTER = 3, 6
 def shapes(job_file: Path, out: Path, *, victim: str = "h2") -> list[dict[str, Any]]:
     """Run a job file, kill a host, and judge each of its shapes."""
     with Drill(job_file, out, hosts=2, name=job_file.stem, settings=FAST_START) as drill:
-        drill.settle(BEFORE)
+        drill.coordinator.wait_until_running(armed=True)
+        drill.epochs(BEFORE)
         moved = [n for n, u in drill.coordinator.failover.plan.units.items() if u.primary == victim]
         harmed_after = drill.newest()
         drill.signal(victim)

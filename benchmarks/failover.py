@@ -24,12 +24,15 @@ from understudy.cli import FAST_START, interrupt_on_sigterm
 from understudy.core.costs import Profile, estimate
 from understudy.core.policies import PassiveStandby
 from understudy.drill import SETTLE_EPOCHS, Drill, sentence
+from understudy.runtime.session import wait_for
 
 PARTS = ("detection_s", "redeployment_s", "reprocessing_s")
 PRELOADED_EPOCHS = 60
 """Epochs until the million keys are in and their state has been snapshot and shipped a few times over."""
-LOADING_EPOCHS, LOADING_S = 36, 900.0
+LOADING_EPOCHS, LOADING_S = 30, 900.0
 """The same for ten million, and how long that may take."""
+NEAR_EPOCHS = 3
+"""How far a standby's newest version is behind its primary, when all is well."""
 
 
 def takeover(job: str, out: Path, *, settle: int, phase: float, settle_s: float = 120.0) -> dict[str, Any]:
@@ -37,6 +40,7 @@ def takeover(job: str, out: Path, *, settle: int, phase: float, settle_s: float 
     with Drill(JOBS / job, out, hosts=2, name=job, settings=FAST_START) as drill:
         drill.settle(0)
         drill.epochs(settle, timeout_s=settle_s)
+        wait_for(lambda: is_shipped(drill), settle_s, "the standby to have the newest state", every_s=0.5)
         profile = drill.coordinator.status()
         drill.coordinator.wait(phase * drill.coordinator.job.epoch_s)
         drill.signal("speeds")
@@ -45,6 +49,14 @@ def takeover(job: str, out: Path, *, settle: int, phase: float, settle_s: float 
         measured = next(h["stages"]["speeds"] for h in profile["hosts"].values() if "batch_s" in h["stages"]["speeds"])
         about = {key: measured[key] for key in ("batch_s", "state_bytes", "delta_bytes")}
         return {**drill.judge(), **about, "armed_s": armed_s(events)}
+
+
+def is_shipped(drill: Drill) -> bool:
+    """The standby of the stage with state is as near as it ever is: a large state takes a while when it is new."""
+    drill.coordinator.wait(0)
+    stages = [host["stages"]["speeds"] for host in drill.coordinator.status()["hosts"].values()]
+    at = {stage["role"]: stage.get("committed", stage["checkpoint"]) for stage in stages}
+    return at["primary"] - (at["standby"] or -1) <= NEAR_EPOCHS
 
 
 def armed_s(events: list[dict[str, Any]]) -> float:

@@ -6,13 +6,13 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 jars=$(.venv/bin/python -c 'import pyspark, pathlib; print(pathlib.Path(pyspark.__file__).parent / "jars")')
-javac --release 17 -g:none -cp "$(echo "$jars"/hadoop-client-api-*.jar)" -d "$work" src/understudy/jvm/HostFileSystem.java
+javac --release 17 -g:none -Werror -cp "$jars/*" -d "$work" src/understudy/jvm/*.java
 .venv/bin/python - "$work" <<'PYTHON'
 import hashlib, sys, zipfile
 from pathlib import Path
 
 home, classes = Path("src/understudy/jvm"), Path(sys.argv[1])
-source = hashlib.sha256((home / "HostFileSystem.java").read_bytes()).hexdigest()
+source = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(home.glob("*.java")))).hexdigest()
 with zipfile.ZipFile(home / "understudy.jar", "w", zipfile.ZIP_DEFLATED) as jar:
     jar.writestr(zipfile.ZipInfo("META-INF/MANIFEST.MF"), "Manifest-Version: 1.0\n\n")
     jar.writestr(zipfile.ZipInfo("understudy/source.sha256"), source)

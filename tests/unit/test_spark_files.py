@@ -104,6 +104,30 @@ def test_changelogs_and_images(tmp_path: Path) -> None:
     )
 
 
+def test_names_with_ids_count_if_the_log_of_commits_has_them(tmp_path: Path) -> None:
+    """Spark's second format: a query that was replaced may have written other files of the same version."""
+    spark_folder(tmp_path, 6)
+    mine, others = ({v: f"{v:08d}-{who}-0000-0000-000000000000" for v in range(1, 7)} for who in ("aaaa", "bbbb"))
+    state = tmp_path / "state" / "0" / "0"
+    for version in range(1, 7):
+        ids = {"0": [[mine[version]], ["00000000-cccc-0000-0000-000000000000"]]}
+        put(tmp_path, f"commits/{version - 1}", "v2\n" + json.dumps({"nextBatchWatermarkMs": 0, "stateUniqueIds": ids}))
+        for id in (mine[version], others[version]):
+            put(state, f"{version}_{id}.changelog", b"c")
+    for version, id, table in ((2, mine[2], "1-mine.sst"), (4, others[4], "2-other.sst"), (4, mine[4], "3-mine.sst")):
+        image(state / f"{version}_{id}.zip", tables=(table,))
+    here = "state/0/0"
+    assert names(tmp_path, 2) == sorted(
+        {*logs_of(2), "commits/1"}
+        | {f"{here}/2_{mine[2]}.zip", f"{here}/SSTs/1-mine.sst", f"{here}/3_{mine[3]}.changelog"}
+    )
+    assert names(tmp_path, 5) == sorted(
+        {*logs_of(5), "commits/3"}
+        | {f"{here}/4_{mine[4]}.zip", f"{here}/SSTs/3-mine.sst"}
+        | {f"{here}/{version}_{mine[version]}.changelog" for version in (5, 6)}
+    )
+
+
 def test_sizes_of_a_state_and_of_what_changed_in_it(tmp_path: Path) -> None:
     spark_folder(tmp_path, 4)
     for partition, size in ((0, 10), (1, 5)):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from understudy.errors import JobError
 from understudy.runtime import wire
 from understudy.runtime.checkpoints import CheckpointStore
+from understudy.runtime.opened import Stores
 from understudy.runtime.rehearsal import REHEARSAL_S, Rehearsal
 from understudy.runtime.spark import root_cause
 
@@ -31,6 +32,8 @@ WARM_EPOCHS = 40
 """Batches run from a copy of the state once the query is armed, at most: only what was run many times is compiled."""
 DOOR_S = 5.0
 """Between two looks whether the armed query still waits at the door."""
+FOLLOW_S = 1.0
+"""At least so long between two times that an open state follows what was pasted: a takeover has little left to do."""
 CALM_S = 3.0
 """A standby made after a takeover waits this long before it rehearses: the new primary needs the processor more."""
 
@@ -52,18 +55,19 @@ class ArmedQuery:
         self._rehearsal: Rehearsal | None = None
         self._abandoned = threading.Event()
         self._released = self._stopped = False
-        self._has_state = self._has_snapshot = False
+        self._has_state = self._has_snapshot = self._has_newer = False
+        self._stores: Stores | None = None
+        """What it has open; None before."""
         if host.job.stages[name].inputs:
             threading.Thread(target=self._arm, name=f"arm {name}", daemon=True).start()
         # Spark's own sources read their state when they are made, so theirs cannot be made ahead.
 
     def pasted(self) -> None:
         """The store has a (newer) version."""
-        if not self._has_snapshot:
-            with self.host.changed:
-                self._has_state = True
-                self._has_snapshot = self.store.has_snapshot()
-                self.host.changed.notify_all()
+        with self.host.changed:
+            self._has_state = self._has_newer = True
+            self._has_snapshot = self._has_snapshot or self.store.has_snapshot()
+            self.host.changed.notify_all()
 
     def _arm(self) -> None:
         """Until it is abandoned: whatever goes wrong on the way may be over later, a full disk for example."""
@@ -85,6 +89,7 @@ class ArmedQuery:
             # they agree with what it finds afterwards; so there must be entries, or never any, when it is started.
             self._wait_for(lambda: self._has_state or self.stateless)
             self._start(plans)
+            self._follow(plans)
             # Opening state is other code than beginning without, and opening a snapshot other than replaying changes:
             # both are rehearsed, when the query is armed: a takeover would rather be a little slower than wait.
             if not self.stateless:
@@ -95,9 +100,10 @@ class ArmedQuery:
                     self._rehearse(WARM_EPOCHS)
             if not self._abandoned.is_set():
                 self.host.report("warm", stage=self.name, unit=self.unit, generation=self.generation)
-            while not self._abandoned.wait(DOOR_S):
-                if not self._query.isActive:
-                    self._start(plans)
+            while not self._abandoned.is_set():
+                self._follow(plans)
+                self._abandoned.wait(FOLLOW_S)
+                self._wait_for(lambda: self._has_newer)
         except JobError as error:
             print(f"standby of {self.name}: {error}", flush=True)
         except Exception:
@@ -158,6 +164,23 @@ class ArmedQuery:
         finally:
             self._rehearsal = None
             shutil.rmtree(copy.folder, ignore_errors=True)
+
+    def _follow(self, plans: Plans) -> None:
+        """Have the state open at the newest version."""
+        with self.lock:
+            self._has_newer = False
+            if not self._abandoned.is_set() and self.store.has_state() and self.name in plans.stores:
+                self._stores = plans.stores[self.name]
+                self._stores.open(self._query, self.store.batch())
+
+    def restored(self, *, mended: bool) -> None:
+        """The store was made sure of, for this query to go on from. Call with ``lock`` held, after ``abandon``.
+        ``mended``: some files are others now, so what was opened does not count."""
+        if self._stores is not None and self._query.isActive:
+            if mended:
+                self._stores.close(self._query)
+            else:
+                self._stores.open(self._query, self.store.batch())
 
     def _publish(self, frame: DataFrame, batch: int) -> None:
         self.host.publish(self.name, frame, batch)

@@ -139,6 +139,11 @@ class CheckpointStore:
         """One, or two when the store was left in the middle of a change."""
         return sorted({int(p.stem) for p in self._manifests.iterdir()})
 
+    def batch(self) -> int:
+        """The newest version, as Spark counts."""
+        newest = self._read(self.versions()[-1])
+        return int(newest["epoch"]) - int(newest["base"])
+
     def has_state(self) -> bool:
         """The newest version has state, not only Spark's logs."""
         return any(name.startswith("state/") for name in self._files)

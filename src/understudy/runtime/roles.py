@@ -329,7 +329,7 @@ class Roles:
         store = self._newest_store(stage)
         if store is None:
             return None, None, fresh
-        manifest = restored(self.host, stage, unit, store)
+        manifest, _ = restored(self.host, stage, unit, store)
         self._check_schema(stage, manifest)
         target = folder / f"held-{time.time_ns()}"
         store.folder.rename(target)

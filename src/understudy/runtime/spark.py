@@ -18,6 +18,7 @@ from understudy.core.operators import OperatorClass, judge
 from understudy.errors import JobError, SetupError
 from understudy.job import Job, Stage
 from understudy.runtime import class_archive, operators
+from understudy.runtime.opened import Stores
 from understudy.runtime.spark_io import source_called
 from understudy.runtime.spark_jvm import JAR
 from understudy.sinks import FolderSink
@@ -126,6 +127,13 @@ class Plans:
         self._operators: dict[str, OperatorClass] = {}
         self.rehearsed: set[str] = set()
         """Stages whose query was rehearsed in this process: their classes are loaded and compiled."""
+        self.stores: dict[str, Stores] = {}
+        """What the state of such stages consists of."""
+
+    def found_stores(self, stage: str, rehearsed: StreamingQuery) -> None:
+        """A query of the stage has run, and still does."""
+        if stage not in self.stores:
+            self.stores[stage] = Stores(self._spark, stage, rehearsed)
 
     def schema(self, stream: str) -> StructType:
         if stream not in self._schemas:

@@ -2,6 +2,9 @@
 
 Spark's state files are immutable once their batch has committed, so naming the files that version V needs *is* the
 snapshot.
+
+Spark names them ``12.changelog`` or, in its second format, ``12_<id>.changelog``: then two queries may have written the
+same version, and the log of commits says whose counts.
 """
 
 from __future__ import annotations
@@ -10,10 +13,10 @@ import json
 import os
 import re
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-_NUMBERED = re.compile(r"(\d+)\.(delta|snapshot|changelog|zip)")
+_NUMBERED = re.compile(r"(\d+)(?:_([0-9a-f-]{36}))?\.(delta|snapshot|changelog|zip)")
 _WHOLE = ("snapshot", "zip")
 _DESCRIBING = {"_metadata", "_stateSchema"}
 """Folders with what Spark says of a stateful operator: its kind and partitions, and what its state looks like."""
@@ -42,7 +45,8 @@ def files_of_version(folder: Path, batch: int) -> dict[str, Path]:
                 if not name.startswith(".") and _batch_of(name) <= batch:
                     take(here / name)
             continue
-        _take_state(here, names, batch + 1, take)
+        for path in _state_files(here, names, batch + 1, folder / "commits"):
+            take(path)
         dirs[:] = [d for d in dirs if d not in ("SSTs", "logs")]
     return needed
 
@@ -77,8 +81,13 @@ def sizes_of_version(folder: Path, batch: int) -> tuple[int, int]:
     """Bytes of the state after ``batch``, and of what that batch changed in it."""
     needed = files_of_version(folder, batch)
     whole = sum(path.stat().st_size for name, path in needed.items() if name.startswith("state/"))
-    changes = (p for p in (folder / "state").rglob(f"{batch + 1}.*") if p.suffix in (".changelog", ".delta"))
+    changes = (p for p in (folder / "state").rglob(f"{batch + 1}[._]*") if _is_change(p.name, batch + 1))
     return whole, sum(path.stat().st_size for path in changes)
+
+
+def _is_change(name: str, version: int) -> bool:
+    found = _NUMBERED.fullmatch(name)
+    return found is not None and found[3] not in _WHOLE and int(found[1]) == version
 
 
 def next_watermark_ms(folder: Path, batch: int) -> int:
@@ -87,18 +96,31 @@ def next_watermark_ms(folder: Path, batch: int) -> int:
     return int(json.loads(described)["nextBatchWatermarkMs"])
 
 
-def _take_state(here: Path, names: list[str], version: int, take: Any) -> None:
-    """The newest whole image at or before ``version`` and every increment after it."""
-    numbered = [(int(m[1]), m[2], name) for name in names if (m := _NUMBERED.fullmatch(name))]
-    base, whole = max(((n, name) for n, kind, name in numbered if kind in _WHOLE and n <= version), default=(0, None))
+def _state_files(here: Path, names: list[str], version: int, commits: Path) -> Iterator[Path]:
+    """The newest whole image at or before ``version``, every increment after it and, where names have ids, the commits
+    that say which count."""
+    numbered = [(int(m[1]), m[2], m[3], m[0]) for m in map(_NUMBERED.fullmatch, names) if m and int(m[1]) <= version]
+    ids = {n: _ids_of(commits, n) for n in {n for n, id, _, _ in numbered if id}}
+    numbered = [each for each in numbered if each[1] is None or each[1] in ids[each[0]]]
+    base, whole = max(((n, name) for n, _, kind, name in numbered if kind in _WHOLE), default=(0, None))
     if whole is not None:
-        take(here / whole)
+        yield here / whole
         if whole.endswith(".zip"):
-            for path in _rocksdb_files(here, here / whole):
-                take(path)
-    for n, kind, name in numbered:
-        if kind not in _WHOLE and base < n <= version:
-            take(here / name)
+            yield from _rocksdb_files(here, here / whole)
+    for n, id, kind, name in numbered:
+        if kind not in _WHOLE and n > base:
+            yield here / name
+        if id is not None and n >= base:
+            yield commits / str(n - 1)
+
+
+def _ids_of(commits: Path, version: int) -> set[str]:
+    """The ids of all state files of a version that was committed."""
+    try:
+        described = json.loads((commits / str(version - 1)).read_text().splitlines()[1])
+    except FileNotFoundError:
+        return set()  # never committed, or so old that Spark has cleaned up
+    return {id for operator in described.get("stateUniqueIds", {}).values() for stores in operator for id in stores}
 
 
 def _rocksdb_files(here: Path, image: Path) -> list[Path]:

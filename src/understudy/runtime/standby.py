@@ -17,14 +17,15 @@ if TYPE_CHECKING:
     from understudy.runtime.host import Host
 
 
-def restored(host: Host, stage: str, unit: str, store: CheckpointStore) -> dict[str, Any] | None:
-    """The manifest of the version that a store holds, its files made sure of; None when it holds none."""
+def restored(host: Host, stage: str, unit: str, store: CheckpointStore) -> tuple[dict[str, Any] | None, bool]:
+    """The manifest of the version that a store holds, its files made sure of; None when it holds none. And whether
+    something had to be mended."""
     manifest, complaints = store.restore()
     for complaint in complaints:
         _complain(host, stage, unit, complaint)
     if manifest is None and complaints:
         raise SetupError(f"no undamaged checkpoint of stage {stage!r} is left on {host.name}")
-    return manifest
+    return manifest, bool(complaints)
 
 
 def _complain(host: Host, stage: str, unit: str, text: str) -> None:
@@ -101,6 +102,7 @@ class StandbyStage:
                 self._complain(complaint)
             if manifest is None:
                 return  # what it held is damaged; a takeover will fail
+            query.restored(mended=bool(complaints))
             held = self.store.clone(self.folder / f"held-{time.time_ns()}")
             self.store.forget()
             self.copy = RunningStage(
@@ -150,7 +152,9 @@ class StandbyStage:
             query, store = self.query.take(), self.store
             if self._before is not None and not store.versions():
                 query, store = None, self._before
-            manifest = restored(self.host, self.name, self.unit, store)
+            manifest, mended = restored(self.host, self.name, self.unit, store)
+            if query is not None:
+                self.query.restored(mended=mended)
             store.clone(self.folder / "self")
             store.forget()
             return manifest, query, store.state
