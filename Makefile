@@ -5,7 +5,7 @@ ARGS ?=
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast drills compat bench-failover bench-latency bench-throughput bench-policies bench-auto bench-simulator soak fuzz lab lint clean
+.PHONY: help setup demo test test-fast drills compat oldest bench-failover bench-latency bench-throughput bench-policies bench-auto bench-simulator soak fuzz lab lint clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
@@ -27,6 +27,9 @@ drills: setup ## break a running job in every way and judge the result
 
 compat: setup ## stages of about a hundred shapes, killed in the middle, against plain Spark
 	$(BIN)/python benchmarks/compat.py $(ARGS)
+
+oldest: setup ## the quick part of compat, and Spark's internals, with the oldest PySpark that is supported
+	tools/oldest.sh $(ARGS)
 
 bench-latency: setup ## from a row's being there to its result being durable, against plain Spark
 	$(BIN)/python benchmarks/latency.py $(ARGS)

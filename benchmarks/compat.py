@@ -20,7 +20,7 @@ from understudy.drill import Drill
 from understudy.verify import compare
 
 FILES = {path.stem: path for path in sorted((HERE / "compat").glob("*.py")) if path.stem != "helpers"}
-BEFORE, AFTER = 3, 6
+BEFORE, AFTER = 1, 4
 """Epochs that come out between the arming of the last standby and the kill, and after it."""
 
 

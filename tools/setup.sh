@@ -18,8 +18,8 @@ say() { printf 'setup: %s\n' "$*" >&8; }
 
 # ---- what should be, and what is ------------------------------------------------------------------------
 
-# The folder belongs to it: a .venv that moved has wrong paths inside.
-wanted() { { pwd -P; cat requirements.lock pyproject.toml; } | cksum_of; }
+# The folder belongs to it: a .venv that moved has wrong paths inside. So does the jar, whose classes are recorded.
+wanted() { { pwd -P; cat requirements.lock pyproject.toml src/understudy/jvm/understudy.jar; } | cksum_of; }
 cksum_of() { if command -v sha256sum >/dev/null; then sha256sum; else shasum -a 256; fi | cut -d ' ' -f 1; }
 
 venv_is_current() { [[ -x $VENV/bin/python && -f $STAMP && $(<"$STAMP") == "$WANTED" ]]; }
@@ -193,7 +193,7 @@ ensure_venv() {
     if venv_is_current; then return; fi
     local python
     if [[ -x $VENV/bin/python && -f $STAMP && -f $VENV/.root && $(<"$VENV/.root") == "$(pwd -P)" ]]; then
-        say "requirements.lock or pyproject.toml changed; updating $VENV"
+        say "what is to be installed has changed; updating $VENV"
         rm -f "$STAMP"
     else
         python=$(find_python) || exit 3

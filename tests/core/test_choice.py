@@ -29,11 +29,12 @@ HEAVY = Profile(rows_per_s=50_000, bytes_per_s=2e6, output_bytes_per_s=2e6, delt
     ("goal", "profile", "operators", "policy"),
     [
         (auto(recovery_time="20s"), SMALL, STATELESS, UpstreamBackup(ack_every="10s")),
-        (auto(recovery_time="8s"), SMALL, STATELESS, UpstreamBackup(ack_every="2s")),
-        (auto(recovery_time="2s"), SMALL, STATELESS, PassiveStandby(every="2s")),
+        (auto(recovery_time="4s"), SMALL, STATELESS, UpstreamBackup(ack_every="5s")),
+        (auto(recovery_time="2s"), SMALL, STATELESS, UpstreamBackup(ack_every="2s")),
+        (auto(recovery_time="1s"), SMALL, STATELESS, PassiveStandby(every="1s")),
         (auto(recovery_time="2s"), SMALL, EVER, PassiveStandby(every="2s")),
         (auto(recovery_time="10s"), SMALL, EVER, PassiveStandby(every="10s")),
-        (auto(recovery_time="1s"), SMALL, EVER, PassiveStandby(every="500ms")),
+        (auto(recovery_time="800ms"), SMALL, EVER, PassiveStandby(every="500ms")),
         (auto(recovery_time="200ms"), SMALL, EVER, ActiveStandby()),
         (auto(recovery_time="100ms"), INNER, EVER, ActiveStandby(delivery="eager")),
         (auto(recovery_time="1s"), INNER, EVER, PassiveStandby(every="500ms")),
@@ -81,8 +82,8 @@ def test_a_unit_is_rebuilt_by_replay_only_if_all_its_stages_can_be() -> None:
 
 
 def test_it_says_why_not_the_others() -> None:
-    why = choose(auto(recovery_time="2s", overhead=0.2), SMALL, [STATELESS]).why
-    assert any(line.startswith("upstream backup: ") and line.endswith("later than 2s") for line in why)
+    why = choose(auto(recovery_time="1s", overhead=0.2), SMALL, [STATELESS]).why
+    assert any(line.startswith("upstream backup: ") and line.endswith("later than 1s") for line in why)
     assert any(line.startswith("active standby: ") and line.endswith("more than 20%") for line in why)
     assert "none: would lose rows" in why
     why = choose(auto(recovery_time="2s"), SMALL, [STATELESS]).why

@@ -94,7 +94,7 @@ def test_what_is_kept_and_what_to_expect() -> None:
 
 
 def test_goals_are_resolved_by_what_was_measured() -> None:
-    job = chain(us.auto(recovery_time="20s"), first=us.auto(recovery_time="1500ms"))
+    job = chain(us.auto(recovery_time="20s"), first=us.auto(recovery_time="800ms"))
     found = looked_at(job, MEASURED, speeds=WINDOW)
     assert found["moving"].policy == us.ActiveStandby(), "the window below it acknowledges nothing for long"
     assert found["speeds"].policy == us.UpstreamBackup(ack_every="10s")

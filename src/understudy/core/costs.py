@@ -48,8 +48,8 @@ PROMOTE_S = 0.05
 """From the decision until a standby that was held at the door has been let go, or a copy begins to send."""
 DELIVER_S = 0.05
 """From an epoch's being there until its consumers have it from another host than before."""
-FIRST_BATCH_S = 0.3
-"""What the first batch of a standby takes longer than others: its state is opened from files."""
+FIRST_BATCH_S = 0.1
+"""What the first batch of a query that was held at the door takes longer than others."""
 OPEN_BYTES_PER_S = 4e9
 """How fast state is opened. Its tables are linked, not read, but the more state, the more tables there are."""
 COLD_QUERY_S = 6.0
@@ -161,7 +161,7 @@ def _silence_s(policy: Policy, profile: Profile, reach_s: float, share: float) -
         return detection_s + COLD_QUERY_S + batch_s
     if isinstance(policy, UpstreamBackup):
         again = (reach_s + share * _ack_every_s(policy, profile)) / step_s + IN_FLIGHT_EPOCHS
-        return detection_s + COLD_QUERY_S + (again + 1) * batch_s
+        return detection_s + PROMOTE_S + FIRST_BATCH_S + (again + 1) * batch_s  # its spare is held at the door
     if isinstance(policy, ActiveStandby):
         return DELIVER_S if _delivers_twice(policy, profile) else detection_s + PROMOTE_S + DELIVER_S
     assert isinstance(policy, PassiveStandby)
