@@ -129,6 +129,7 @@ class Runs:
     def __init__(self, frame: DataFrame, mode: str, folder: Path) -> None:
         self.frame, self.mode, self.folder = frame, mode, folder
         self.out: dict[str, dict[int, list[Any]]] = {}
+        self.queries: dict[str, StreamingQuery] = {}
 
     def start(self, name: str) -> StreamingQuery:
         out = self.out.setdefault(name, {})
@@ -137,87 +138,118 @@ class Runs:
             out[batch] = sorted(map(str, rows.toArrow().to_pylist()))
 
         writer = self.frame.writeStream.outputMode(self.mode).foreachBatch(keep)
-        return writer.option("checkpointLocation", str(self.folder / name)).start()
+        self.queries[name] = writer.option("checkpointLocation", str(self.folder / name)).start()
+        return self.queries[name]
 
     def until(self, name: str, batch: int) -> None:
-        (self.folder / "upto").write_text(str(batch + 1))
+        (self.folder / "new").write_text(str(batch + 1))
+        (self.folder / "new").rename(self.folder / "upto")
         limit = time.monotonic() + 60
         while not (self.folder / name / "commits" / str(batch)).exists():
+            assert self.queries[name].isActive, str(self.queries[name].exception())[-3000:]
             assert time.monotonic() < limit
             time.sleep(0.02)
 
-    def bring(self, batch: int) -> None:
-        """What a standby is sent: the files that ``second`` needs to go on after a batch of ``first``."""
-        for name, path in files_of_version(self.folder / "first", batch).items():
-            there = self.folder / "second" / name
+    def bring(self, batch: int, source: str = "first", target: str = "second") -> tuple[int, list[str]]:
+        """What a standby is sent: the files that ``target`` needs to go on after a batch of ``source``."""
+        needed = files_of_version(self.folder / source, batch)
+        for path in (self.folder / target).rglob("*"):
+            if path.is_file() and str(path.relative_to(self.folder / target)) not in needed:
+                path.unlink()
+        for name, path in needed.items():
+            there = self.folder / target / name
             there.parent.mkdir(parents=True, exist_ok=True)
-            if name == "metadata":
-                there.write_text(json.dumps({"id": str(uuid.uuid4())})) if not there.exists() else None
-            else:
+            if name != "metadata":
                 shutil.copy(path, there)
+            elif not there.exists():
+                there.write_text(json.dumps({"id": str(uuid.uuid4())}))
+        return batch, list(needed)
+
+    def image_of(self, name: str, after: int) -> None:
+        """Wait until a state has been saved whole at a version after ``after``."""
+        while not any(int(path.stem) > after for path in (self.folder / name).rglob("*.zip")):
+            time.sleep(0.1)
 
 
-def loaded_in(query: StreamingQuery, batch: int) -> int:
-    """How many stores a batch had to open from their files."""
-    limit = time.monotonic() + 60
-    while time.monotonic() < limit:
-        for progress in query.recentProgress:
-            if progress["batchId"] == batch:
-                [state] = progress["stateOperators"]
-                return int(state["customMetrics"]["rocksdbNumLoadedFromDfs"])
-        time.sleep(0.02)
-    raise TimeoutError(f"batch {batch} is not over")
-
-
-@pytest.mark.parametrize("kind", STATES)
-def test_the_first_batch_finds_its_state_open(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+@pytest.fixture
+def runs(spark: SparkSession, tmp_path: Path, kind: str) -> Iterator[Runs]:
     mode, build = STATES[kind]
     spark.dataSource.register(Numbers)
     rows = spark.readStream.format("numbers").option("folder", str(tmp_path)).load()
-    runs = Runs(build(rows), mode, tmp_path)
+    yield Runs(build(rows), mode, tmp_path)
+    (tmp_path / "wait").unlink(missing_ok=True)
+    for query in spark.streams.active:
+        query.stop()
+
+
+@pytest.mark.parametrize("kind", STATES)
+def test_the_first_batch_finds_its_state_open(spark: SparkSession, tmp_path: Path, kind: str, runs: Runs) -> None:
     first = runs.start("first")
     runs.until("first", 2)
-    stores = Stores(spark, kind, first)
-    runs.bring(2)
+    stores = Stores(spark, kind, first, tmp_path / "first")
+    version = runs.bring(2)
     (tmp_path / "wait").touch()
     second = runs.start("second")
-    stores.open(second, 2)
-    # Changes are replayed into what is open; a newer image is opened anew.
-    for batch in (3, 5, 12):
+    stores.open(second, version)
+    for batch in (3, 5, 12):  # changes are replayed into what is open
         runs.until("first", batch)
-        while batch > 10 and not list((tmp_path / "first").rglob("*.zip")):
-            time.sleep(0.1)
-        runs.bring(batch)
-        stores.open(second, batch)
-    runs.until("first", 15)
+        if batch == 12:
+            stores.open(second, runs.bring(batch))
+            runs.image_of("first", 5)  # and one that is brought as an image is opened anew, also at the same version
+        stores.open(second, runs.bring(batch))
+    runs.until("first", 30)
+    for path in (tmp_path / "second" / "state").rglob("*"):
+        if path.suffix in (".zip", ".changelog"):
+            path.unlink()  # it could not be opened now
     (tmp_path / "wait").unlink()
-    runs.until("second", 15)
-    opened = loaded_in(second, 13)
-    first.stop()
-    second.stop()
-    assert opened == 0, "it had to be opened after all"
-    assert sorted(runs.out["second"]) == [13, 14, 15]
+    runs.until("second", 30)
+    assert sorted(runs.out["second"]) == list(range(13, 31))
     assert all(runs.out["second"][batch] == runs.out["first"][batch] for batch in runs.out["second"])
     assert any(runs.out["second"].values())
+    # What it has saved itself since then is whole, too.
+    runs.image_of("second", 13)
+    runs.bring(30, "second", "third")
+    runs.start("third")
+    runs.until("third", 31)
+    runs.until("first", 31)
+    assert runs.out["third"] == {31: runs.out["first"][31]}
 
 
-def test_state_that_was_mended_is_opened_again(spark: SparkSession, tmp_path: Path) -> None:
-    mode, build = STATES["an aggregate"]
-    spark.dataSource.register(Numbers)
-    runs = Runs(build(spark.readStream.format("numbers").option("folder", str(tmp_path)).load()), mode, tmp_path)
+@pytest.mark.parametrize("kind", ["an aggregate"])
+def test_what_was_opened_is_closed_again(spark: SparkSession, tmp_path: Path, kind: str, runs: Runs) -> None:
     first = runs.start("first")
     runs.until("first", 2)
-    stores = Stores(spark, "mended", first)
-    runs.bring(2)
+    stores = Stores(spark, kind, first, tmp_path / "first")
+    version = runs.bring(2)
     (tmp_path / "wait").touch()
     second = runs.start("second")
-    stores.open(second, 2)
-    stores.close(second)
+    stores.open(second, version)
     runs.until("first", 3)
+    runs.bring(3)
+    stores.close(second)
     (tmp_path / "wait").unlink()
-    runs.until("second", 3)
-    opened = loaded_in(second, 3)
-    first.stop()
-    second.stop()
-    assert opened > 0
-    assert runs.out["second"] == {3: runs.out["first"][3]}
+    runs.until("first", 4)
+    runs.until("second", 4)
+    assert runs.out["second"] == {4: runs.out["first"][4]}
+
+
+@pytest.mark.parametrize("kind", ["an aggregate"])
+def test_changes_that_cannot_be_replayed(spark: SparkSession, tmp_path: Path, kind: str, runs: Runs) -> None:
+    first = runs.start("first")
+    runs.until("first", 2)
+    stores = Stores(spark, kind, first, tmp_path / "first")
+    version = runs.bring(2)
+    (tmp_path / "wait").touch()
+    second = runs.start("second")
+    stores.open(second, version)
+    runs.until("first", 4)
+    version = runs.bring(4)
+    lost = next((tmp_path / "second").rglob("5.changelog"))
+    kept = lost.read_bytes()
+    lost.unlink()
+    stores.open(second, version)  # says so, and leaves it to Spark
+    lost.write_bytes(kept)
+    runs.until("first", 5)
+    (tmp_path / "wait").unlink()
+    runs.until("second", 5)
+    assert runs.out["second"] == {5: runs.out["first"][5]}

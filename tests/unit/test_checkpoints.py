@@ -651,3 +651,34 @@ def test_scrubbing_reads_large_files_all_the_same(large: CheckpointStore, monkey
     sizes = read_sizes(monkeypatch)
     large.scrub()
     assert sum(size > checkpoints.ALWAYS_READ_BYTES for size in sizes) == 2
+
+
+def test_what_a_clone_shares_need_not_be_sent_to_it(store: CheckpointStore, primary: Primary, tmp_path: Path) -> None:
+    """After a takeover: the own disk has what the stage began from."""
+    primary.ship(3, {"state/0/0/1.zip": b"image", "state/0/0/2.changelog": b"two"})
+    own = store.clone(tmp_path / "self")
+    store.forget()
+    put(store.state, "state/0/0/3.changelog", b"three")
+    (store.state / "state/0/0/2.changelog").unlink()
+    put(store.state, "state/0/0/2.changelog", b"other")  # of the same name, but not the same file
+    assert set(own.shared_with(store.state)) == {"state/0/0/1.zip"}
+    running = Primary(store.state, own)
+    running.shipped = Shipped(own.shared_with(store.state))
+    needed = {name: store.state / name for name in ("state/0/0/1.zip", "state/0/0/3.changelog")}
+    sent = [name for header, _ in running.shipped.parts(needed, {"epoch": 4}) for name in header.get("drop", [])]
+    assert sent == []
+    assert set(running.shipped._new) == {"state/0/0/3.changelog"}
+
+
+def test_the_newest_version_as_spark_counts_it(store: CheckpointStore, primary: Primary, small_parts: int) -> None:
+    assert store.version() is None
+    primary.ship(2, {"commits/2": b"log"})
+    assert store.version() is None, "it has no state"
+    primary.ship(3, {"commits/3": b"log", "state/0/0/4.changelog": b"four"})
+    assert store.version() == (3, ["commits/3", "state/0/0/4.changelog"])
+    assert not store.is_changing()
+    parts = list(primary.shipped.parts(primary.needed({"state/0/0/5.zip": b"x" * 3 * small_parts}), {"epoch": 4}))
+    for header, body in parts[:-1]:
+        store.paste(header, body)
+    assert store.is_changing()
+    assert store.version() == (3, ["commits/3", "state/0/0/4.changelog"])

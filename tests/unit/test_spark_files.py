@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from files import put
-from understudy.runtime.spark_files import files_of_version, move_in, next_watermark_ms, sizes_of_version
+from understudy.runtime.spark_files import files_of_version, move_in, next_watermark_ms, settings_of, sizes_of_version
 
 
 def spark_folder(folder: Path, batches: int) -> Path:
@@ -126,6 +126,25 @@ def test_names_with_ids_count_if_the_log_of_commits_has_them(tmp_path: Path) -> 
         | {f"{here}/4_{mine[4]}.zip", f"{here}/SSTs/3-mine.sst"}
         | {f"{here}/{version}_{mine[version]}.changelog" for version in (5, 6)}
     )
+
+
+def test_a_version_whose_commits_are_gone_is_refused(tmp_path: Path) -> None:
+    spark_folder(tmp_path, 4)
+    for version in range(1, 5):
+        put(tmp_path, f"state/0/0/{version}_{version:08d}-aaaa-0000-0000-000000000000.changelog", b"c")
+        ids = {"0": [[f"{version:08d}-aaaa-0000-0000-000000000000"]]}
+        put(tmp_path, f"commits/{version - 1}", "v2\n" + json.dumps({"stateUniqueIds": ids}))
+    assert "commits/0" in names(tmp_path, 3)
+    (tmp_path / "commits" / "1").unlink()
+    with pytest.raises(FileNotFoundError, match="lacks changes up to version 4"):
+        files_of_version(tmp_path, 3)
+
+
+def test_the_settings_that_a_query_keeps(tmp_path: Path) -> None:
+    assert settings_of(tmp_path) is None
+    put(tmp_path, "offsets/9", 'v1\n{"batchWatermarkMs":0,"conf":{"a":"1"}}\n{"offset":1}')
+    put(tmp_path, "offsets/10", 'v1\n{"batchWatermarkMs":0,"conf":{"a":"2"}}\n{"offset":2}')
+    assert settings_of(tmp_path) == {"a": "2"}
 
 
 def test_sizes_of_a_state_and_of_what_changed_in_it(tmp_path: Path) -> None:

@@ -1,15 +1,15 @@
 package understudy;
 
-import java.io.IOException;
-import java.io.UncheckedIOException;
 import java.lang.reflect.Field;
 import java.lang.reflect.Method;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 import org.apache.hadoop.conf.Configuration;
-import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution;
 import org.apache.spark.sql.execution.streaming.runtime.StreamingQueryWrapper;
@@ -40,11 +40,18 @@ import scala.Tuple2;
  */
 public final class OpenedState {
   private static final String RUN_ID = "sql.streaming.runId";
+  private static final Pattern IMAGE = Pattern.compile("(\\d+)\\.zip");
 
   /** What it takes to open one store, apart from where its files are. */
   private record Store(
       long operator, int partition, String name, StructType key, StructType value, KeyStateEncoderSpec encoder,
-      boolean families, StateStoreConf conf, Configuration hadoop, boolean several) {}
+      boolean families, StateStoreConf conf, Configuration hadoop, boolean manyValues) {
+    /** Where its files are in a checkpoint folder. */
+    String folder() {
+      String named = name.equals(StateStoreId.DEFAULT_STORE_NAME()) ? "" : name + "/";
+      return "state/" + operator + "/" + partition + "/" + named;
+    }
+  }
 
   private final scala.collection.mutable.HashMap<StateStoreProviderId, StateStoreProvider> loaded;
   private final Method replay;
@@ -106,27 +113,44 @@ public final class OpenedState {
     return stores.size();
   }
 
-  /** Opens all stores of the query at the door at {@code version}, or takes those that are open there. */
-  public void open(StreamingQueryWrapper armed, long version) {
-    stores.parallelStream().forEach(store -> open(store, armed, version));
+  /**
+   * Opens all stores of the query at the door at {@code version}, or takes those that are open there. {@code files} are
+   * the names of the version's files, a line each.
+   */
+  public void open(StreamingQueryWrapper armed, long version, String files) {
+    // All are waited for, also when one fails: nothing may be opened once this has returned.
+    List<RuntimeException> failed = stores.parallelStream()
+        .map(store -> tried(store, armed, version, files)).filter(Objects::nonNull).toList();
+    if (!failed.isEmpty()) throw failed.get(0);
   }
 
-  private void open(Store store, StreamingQueryWrapper armed, long version) {
+  private RuntimeException tried(Store store, StreamingQueryWrapper armed, long version, String files) {
+    try {
+      open(store, armed, version, newestImage(store, files));
+      return null;
+    } catch (Exception | LinkageError failure) {
+      return new IllegalStateException(failure);
+    }
+  }
+
+  private void open(Store store, StreamingQueryWrapper armed, long version, long image) {
     StateStoreProviderId id = id(store, armed);
     Configuration hadoop = new Configuration(store.hadoop);
     hadoop.set(RUN_ID, armed.runId().toString());
-    long image = newestImage(id.storeId().storeCheckpointLocation(), hadoop, version);
     RocksDB db = opened(id);
     long from = db == null ? -1 : db.loadedVersion();
-    // A newer image comes with other tables, and those of the one before are gone from the folder.
     if (from < 0 || from > version || image != images.getOrDefault(id, -1L)) {
-      images.put(id, image);
+      // A newer image comes with other tables, and those of the one before are gone from the folder.
+      if (db != null) db.loadedVersion_$eq(-1);
+      images.remove(id);
       get(store, id, hadoop, version).release();
+      images.put(id, image);
     } else if (from < version) {
       goOn(store, id, hadoop, db, version);
     }
     // Else the first batch might write an image, which takes longer than the rest of it.
-    opened(id).org$apache$spark$sql$execution$streaming$state$RocksDB$$lastSnapshotVersion_$eq(version);
+    db = opened(id);
+    if (db != null) db.org$apache$spark$sql$execution$streaming$state$RocksDB$$lastSnapshotVersion_$eq(version);
   }
 
   /** Takes a store that is open to a newer version by the changes since. */
@@ -138,9 +162,9 @@ public final class OpenedState {
     try {
       replay.invoke(db, (Object) changes);
       db.loadedVersion_$eq(version);
-    } catch (ReflectiveOperationException | RuntimeException halfDone) {
+    } catch (Exception halfDone) {
       db.loadedVersion_$eq(-1);
-      throw new IllegalStateException(halfDone);
+      throw new IllegalStateException(halfDone.getCause() == null ? halfDone : halfDone.getCause());
     } finally {
       held.release();
     }
@@ -167,20 +191,15 @@ public final class OpenedState {
     }
   }
 
-  /** The newest whole image of a store at or before a version, 0 when there are only changes. */
-  private static long newestImage(Path folder, Configuration hadoop, long version) {
-    try {
-      long newest = 0;
-      for (FileStatus file : folder.getFileSystem(hadoop).listStatus(folder)) {
-        String name = file.getPath().getName();
-        if (!name.matches("\\d+\\.zip")) continue;
-        long image = Long.parseLong(name.substring(0, name.length() - 4));
-        if (image <= version) newest = Math.max(newest, image);
-      }
-      return newest;
-    } catch (IOException unreadable) {
-      throw new UncheckedIOException(unreadable);
+  /** The whole image of a store that a version has, 0 when it has only changes. */
+  private static long newestImage(Store store, String files) {
+    long newest = 0;
+    for (String name : files.split("\n")) {
+      if (!name.startsWith(store.folder())) continue;
+      Matcher image = IMAGE.matcher(name.substring(store.folder().length()));
+      if (image.matches()) newest = Math.max(newest, Long.parseLong(image.group(1)));
     }
+    return newest;
   }
 
   private static StateStoreProviderId id(Store store, StreamingQueryWrapper armed) {
@@ -192,6 +211,6 @@ public final class OpenedState {
   private static ReadStateStore get(Store store, StateStoreProviderId id, Configuration hadoop, long version) {
     return StateStore$.MODULE$.getReadOnly(
         id, store.key, store.value, store.encoder, version, Option.empty(), Option.empty(), store.families, store.conf,
-        hadoop, store.several);
+        hadoop, store.manyValues);
   }
 }

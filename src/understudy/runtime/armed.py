@@ -32,8 +32,8 @@ WARM_EPOCHS = 40
 """Batches run from a copy of the state once the query is armed, at most: only what was run many times is compiled."""
 DOOR_S = 5.0
 """Between two looks whether the armed query still waits at the door."""
-FOLLOW_S = 1.0
-"""At least so long between two times that an open state follows what was pasted: a takeover has little left to do."""
+FOLLOW_SHARE = 0.05
+"""How much of its time a standby may spend on taking its open state to what was pasted; a takeover does the rest."""
 CALM_S = 3.0
 """A standby made after a takeover waits this long before it rehearses: the new primary needs the processor more."""
 
@@ -101,8 +101,11 @@ class ArmedQuery:
             if not self._abandoned.is_set():
                 self.host.report("warm", stage=self.name, unit=self.unit, generation=self.generation)
             while not self._abandoned.is_set():
+                if not self._query.isActive:
+                    self._start(plans)
+                begin = time.monotonic()
                 self._follow(plans)
-                self._abandoned.wait(FOLLOW_S)
+                self._abandoned.wait((time.monotonic() - begin) / FOLLOW_SHARE)
                 self._wait_for(lambda: self._has_newer)
         except JobError as error:
             print(f"standby of {self.name}: {error}", flush=True)
@@ -127,6 +130,7 @@ class ArmedQuery:
                     if self._abandoned.is_set():
                         return
                     self.armed = False
+                    self.mended()  # of the query before this one
                     self._query = plans.start(self.name, self.store.state, self._publish)
                 there = False
                 while not there and self._query.isActive:
@@ -169,18 +173,38 @@ class ArmedQuery:
         """Have the state open at the newest version."""
         with self.lock:
             self._has_newer = False
-            if not self._abandoned.is_set() and self.store.has_state() and self.name in plans.stores:
-                self._stores = plans.stores[self.name]
-                self._stores.open(self._query, self.store.batch())
+            stores, version = plans.stores.get(self.name), self.store.version()
+            if stores is None or version is None or self._abandoned.is_set() or self.store.is_changing():
+                return
+            if self._query.isActive and stores.suit(self.store):
+                self._stores = stores
+                stores.open(self._query, version)
 
-    def restored(self, *, mended: bool) -> None:
-        """The store was made sure of, for this query to go on from. Call with ``lock`` held, after ``abandon``.
-        ``mended``: some files are others now, so what was opened does not count."""
-        if self._stores is not None and self._query.isActive:
+    def catch_up(self) -> Callable[[bool], None]:
+        """Take the open state to the newest version, while the caller makes sure of the store's files. The caller then
+        calls what is returned, with whether something had to be mended: what was opened does not count then. Call with
+        ``lock`` held, after ``abandon``."""
+        stores, query, version = self._stores, self._query, self.store.version()
+        if stores is None or not query.isActive:
+            return lambda mended: None
+        opening = threading.Thread(target=stores.open, args=(query, version), daemon=True)
+        if version is not None and not self.store.is_changing():
+            opening.start()
+
+        def caught_up(mended: bool) -> None:
+            if opening.ident is not None:
+                opening.join()
+            elif version is not None and not mended:
+                stores.open(query, version)  # what had come of the next version is gone now
             if mended:
-                self._stores.close(self._query)
-            else:
-                self._stores.open(self._query, self.store.batch())
+                stores.close(query)
+
+        return caught_up
+
+    def mended(self) -> None:
+        """Some of the store's files are others now: what was opened does not count. Call with ``lock`` held."""
+        if self._stores is not None and self._query is not None:
+            self._stores.close(self._query)
 
     def _publish(self, frame: DataFrame, batch: int) -> None:
         self.host.publish(self.name, frame, batch)

@@ -139,10 +139,27 @@ class CheckpointStore:
         """One, or two when the store was left in the middle of a change."""
         return sorted({int(p.stem) for p in self._manifests.iterdir()})
 
-    def batch(self) -> int:
-        """The newest version, as Spark counts."""
-        newest = self._read(self.versions()[-1])
-        return int(newest["epoch"]) - int(newest["base"])
+    def version(self) -> tuple[int, list[str]] | None:
+        """The batch after which the newest version was taken, and the names of its files; None when it has no state, or
+        cannot be read."""
+        try:
+            newest = self._read(self.versions()[-1]) if self.has_state() else {}
+            return int(newest["epoch"]) - int(newest["base"]), list(newest["files"])
+        except (LookupError, ValueError):
+            return None
+
+    def shared_with(self, folder: Path) -> dict[str, tuple[int, str]]:
+        """Those of its files that are the very same as in another checkpoint folder: links, not copies."""
+        shared = {}
+        for name, known in self._files.items():
+            with suppress(OSError):
+                if self._inside(self.state, name).samefile(folder / name):
+                    shared[name] = known
+        return shared
+
+    def is_changing(self) -> bool:
+        """Part of the next version has come: its files are beside those of the newest."""
+        return bool(self._staged)
 
     def has_state(self) -> bool:
         """The newest version has state, not only Spark's logs."""
@@ -218,6 +235,7 @@ class CheckpointStore:
                 self._seen.pop(root / name, None)
         for version in stale:
             self._drop(version)
+        self._staged = {}
         return epoch
 
     def scrub(self) -> list[str]:

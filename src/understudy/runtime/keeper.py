@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from understudy.runtime.stage import RunningStage
 
 
+CALM_S, CALM_BYTES = 3.0, 64 << 20
+"""So long after its start a stage is not asked for so much at once: a takeover needs disk and processor for itself."""
+
+
 class Shipper:
     """Brings versions of one stage's state to one standby or, lacking one, to this host's own disk."""
 
@@ -34,8 +38,9 @@ class Shipper:
         """The target has a whole version."""
         self.over = False
         """Another target was chosen."""
-        self._shipped = Shipped({})
         self._own = CheckpointStore(stage.folder / "self") if target == self.host.name else None
+        # After a takeover the own disk has what the stage began from, as links.
+        self._shipped = Shipped({} if self._own is None else self._own.shared_with(stage.state))
 
     def ship(self, epoch: int, needed: dict[str, Path], counted: Callable[[int], None] = lambda _: None) -> str | None:
         """Returns None when the version is safe at the target, else why not: ``fenced``, ``moved`` (another target was
@@ -69,6 +74,10 @@ class Shipper:
         if failure is not None and failure.startswith("disk"):
             self.host.report("standby-unusable", cause=failure, **self._about())
         return failure
+
+    def lacks(self, needed: dict[str, Path]) -> int:
+        """Bytes of a version that would have to be sent."""
+        return sum(path.stat().st_size for name, path in needed.items() if name not in self._shipped.files)
 
     def _about(self) -> dict[str, Any]:
         stage = self.stage
@@ -278,6 +287,10 @@ class Keeper(threading.Thread):
             needed = files_of_version(stage.state, order.epoch - stage.base)
             if order.queue:
                 needed |= stage.queue_files(order.epoch)
+            if shipper.lacks(needed) > CALM_BYTES:
+                with self.host.changed:
+                    calm = max(0.0, stage.started_at + CALM_S - time.monotonic())
+                    self.host.changed.wait_for(lambda: self.over or self._draining, timeout=calm)
         except FileNotFoundError as error:
             failure: str | None = f"a file of the version is gone: {error}"
         else:

@@ -85,7 +85,7 @@ class Rehearsal:
                     raise TimeoutError(f"no end after {REHEARSAL_S:.0f} s")
             if self._done.is_set():
                 plans.rehearsed.add(self.name)
-                plans.found_stores(self.name, query)
+                plans.found_stores(self.name, query, self.state)
                 took = ", ".join(f"{batch_s:.2f}" for batch_s in self._batches_s())
                 print(f"{time.time():.3f} {self.name}: rehearsed; batches took {took} s", flush=True)
         finally:

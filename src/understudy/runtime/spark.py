@@ -130,10 +130,11 @@ class Plans:
         self.stores: dict[str, Stores] = {}
         """What the state of such stages consists of."""
 
-    def found_stores(self, stage: str, rehearsed: StreamingQuery) -> None:
-        """A query of the stage has run, and still does."""
-        if stage not in self.stores:
-            self.stores[stage] = Stores(self._spark, stage, rehearsed)
+    def found_stores(self, stage: str, rehearsed: StreamingQuery, folder: Path) -> None:
+        """A query of the stage has run on a checkpoint folder, and still does."""
+        found = Stores(self._spark, stage, rehearsed, folder)
+        if stage not in self.stores or self.stores[stage].settings != found.settings:
+            self.stores[stage] = found
 
     def schema(self, stream: str) -> StructType:
         if stream not in self._schemas:

@@ -90,6 +90,15 @@ def _is_change(name: str, version: int) -> bool:
     return found is not None and found[3] not in _WHOLE and int(found[1]) == version
 
 
+def settings_of(folder: Path) -> dict[str, str] | None:
+    """The settings that a query was begun with and keeps, from Spark's log of offsets; None before its first batch."""
+    batches = [int(path.name) for path in (folder / "offsets").glob("*") if path.name.isdigit()]
+    if not batches:
+        return None
+    found = json.loads((folder / "offsets" / str(max(batches))).read_text().splitlines()[1])
+    return dict(found.get("conf", {}))
+
+
 def next_watermark_ms(folder: Path, batch: int) -> int:
     """The watermark that the batch after ``batch`` uses, from Spark's log of commits."""
     described = (folder / "commits" / str(batch)).read_text().splitlines()[1]
@@ -103,6 +112,8 @@ def _state_files(here: Path, names: list[str], version: int, commits: Path) -> I
     ids = {n: _ids_of(commits, n) for n in {n for n, id, _, _ in numbered if id}}
     numbered = [each for each in numbered if each[1] is None or each[1] in ids[each[0]]]
     base, whole = max(((n, name) for n, _, kind, name in numbered if kind in _WHOLE), default=(0, None))
+    if ids and not set(range(base + 1, version + 1)) <= {n for n, _, kind, _ in numbered if kind not in _WHOLE}:
+        raise FileNotFoundError(f"{here} lacks changes up to version {version}, or the commits that name them")
     if whole is not None:
         yield here / whole
         if whole.endswith(".zip"):

@@ -90,6 +90,7 @@ class RunningStage:
         """What protects it as a primary: one keeper; a second one while the unit changes to another policy."""
         self.pace = Pace()
         """As a primary: lets running copies keep up."""
+        self.started_at = time.monotonic()
         self.resumed_at: float | None = None
         self.stopping = False
         self.paused_by: set[object] = set()

@@ -57,8 +57,11 @@ class StandbyStage:
                     return wire.refuse("fenced" if self._released else "elsewhere")
                 epoch = self.store.paste(header, body)
                 if epoch is not None:
-                    for complaint in self.store.scrub():
+                    complaints = self.store.scrub()
+                    for complaint in complaints:
                         self._complain(complaint)
+                    if complaints or header.get("whole"):
+                        query.mended()
                     self._let_go_of_before()
             if epoch is not None and epoch >= 0:
                 query.pasted()
@@ -97,12 +100,13 @@ class StandbyStage:
             if self.copy is not None or not self.store.versions():
                 return
             query.abandon()
+            caught_up = query.catch_up()
             manifest, complaints = self.store.restore()
             for complaint in complaints:
                 self._complain(complaint)
+            caught_up(bool(complaints))
             if manifest is None:
                 return  # what it held is damaged; a takeover will fail
-            query.restored(mended=bool(complaints))
             held = self.store.clone(self.folder / f"held-{time.time_ns()}")
             self.store.forget()
             self.copy = RunningStage(
@@ -152,11 +156,13 @@ class StandbyStage:
             query, store = self.query.take(), self.store
             if self._before is not None and not store.versions():
                 query, store = None, self._before
-            manifest, mended = restored(self.host, self.name, self.unit, store)
-            if query is not None:
-                self.query.restored(mended=mended)
-            store.clone(self.folder / "self")
-            store.forget()
+            caught_up, mended = self.query.catch_up(), True
+            try:
+                manifest, mended = restored(self.host, self.name, self.unit, store)
+                store.clone(self.folder / "self")
+                store.forget()
+            finally:
+                caught_up(mended)
             return manifest, query, store.state
 
     def take_copy(self) -> RunningStage | None:
