@@ -80,6 +80,9 @@ def goals(by: dict[str, dict[str, Any]]) -> list[tuple[str, bool, str]]:
     for name in by.keys() & {"active-lazy", "active-eager"}:
         value = by[name]["silence_epochs"]
         goal(f"{name}: silence of at most 1.5 epochs", value, value <= 1.5)
+    if "upstream" in by:
+        value = by["upstream"]["silence_s"]
+        goal("upstream: silence of at most 4 s", value, value <= 4)
     for other in ("individual", "synchronous"):
         if {"sweeping", other} <= by.keys():
             value = by["sweeping"]["checkpoint_bytes"] / by[other]["checkpoint_bytes"]
