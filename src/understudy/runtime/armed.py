@@ -32,7 +32,7 @@ WARM_EPOCHS = 40
 """Batches run from a copy of the state once the query is armed, at most: only what was run many times is compiled."""
 DOOR_S = 5.0
 """Between two looks whether the armed query still waits at the door."""
-FOLLOW_SHARE = 0.05
+FOLLOW_SHARE = 0.25
 """How much of its time a standby may spend on taking its open state to what was pasted; a takeover does the rest."""
 CALM_S = 3.0
 """A standby made after a takeover waits this long before it rehearses: the new primary needs the processor more."""

@@ -28,8 +28,8 @@ ALWAYS_READ_BYTES = 64 << 10
 they were when this process last read them: all of a large state would take seconds, while everybody waits."""
 
 SCRUB_BYTES = 16 << 20
-"""How much of what a store holds is read again after each version, so that damage is found while the other twin is
-whole. More finds it sooner and costs the disk more."""
+"""How much of what a store holds is read again after each version, on average, so that damage is found while the other
+twin is whole. More finds it sooner and costs the disk more."""
 
 
 class CheckpointDamaged(Exception):
@@ -134,6 +134,8 @@ class CheckpointStore:
         self._seen: dict[Path, tuple[int, ...]] = {}
         """What files looked like when they were read and found whole."""
         self._unscrubbed: list[str] = []
+        self._scrubbed_ahead = 0
+        """Bytes that were read beyond what was due: files are read whole."""
 
     def versions(self) -> list[int]:
         """One, or two when the store was left in the middle of a change."""
@@ -243,17 +245,18 @@ class CheckpointStore:
         is mended from the other, and what to tell the user about it is returned. Raises CheckpointDamaged when both
         have: the sender has it still, and begins again with a whole version."""
         complaints: list[str] = []
-        left = SCRUB_BYTES
+        begin = left = SCRUB_BYTES - self._scrubbed_ahead
         while left > 0:
             if not self._unscrubbed:
                 self._unscrubbed = list(self._files)
-                if left < SCRUB_BYTES or not self._unscrubbed:
+                if left < begin or not self._unscrubbed:
                     break  # once around is enough
             name = self._unscrubbed.pop()
             if name in self._files:
                 left -= 2 * self._files[name][0] + 1
                 complaints += self._mend(name, self.state, self._twins)
                 complaints += self._mend(name, self._twins, self.state)
+        self._scrubbed_ahead = max(0, -left)
         return complaints
 
     def restore(self) -> tuple[dict[str, Any] | None, list[str]]:
