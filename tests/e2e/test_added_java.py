@@ -165,9 +165,21 @@ class Runs:
                 there.write_text(json.dumps({"id": str(uuid.uuid4())}))
         return batch, list(needed)
 
+    def at_the_door(self, spark: SparkSession) -> tuple[Stores, StreamingQuery]:
+        """``first`` has run; ``second`` is held where its reader is made, with its state open after batch 2."""
+        first = self.start("first")
+        self.until("first", 2)
+        stores = Stores(spark, "numbers", first, self.folder / "first")
+        version = self.bring(2)
+        (self.folder / "wait").touch()
+        second = self.start("second")
+        stores.open(second, version)
+        return stores, second
+
     def image_of(self, name: str, after: int) -> None:
-        """Wait until a state has been saved whole at a version after ``after``."""
-        while not any(int(path.stem) > after for path in (self.folder / name).rglob("*.zip")):
+        """Wait until every partition of a state has been saved whole at a version after ``after``."""
+        partitions = list((self.folder / name / "state" / "0").glob("[0-9]*"))
+        while not all(any(int(path.stem) > after for path in where.glob("*.zip")) for where in partitions):
             time.sleep(0.1)
 
 
@@ -183,14 +195,8 @@ def runs(spark: SparkSession, tmp_path: Path, kind: str) -> Iterator[Runs]:
 
 
 @pytest.mark.parametrize("kind", STATES)
-def test_the_first_batch_finds_its_state_open(spark: SparkSession, tmp_path: Path, kind: str, runs: Runs) -> None:
-    first = runs.start("first")
-    runs.until("first", 2)
-    stores = Stores(spark, kind, first, tmp_path / "first")
-    version = runs.bring(2)
-    (tmp_path / "wait").touch()
-    second = runs.start("second")
-    stores.open(second, version)
+def test_the_first_batch_finds_its_state_open(spark: SparkSession, tmp_path: Path, runs: Runs) -> None:
+    stores, second = runs.at_the_door(spark)
     for batch in (3, 5, 12):  # changes are replayed into what is open
         runs.until("first", batch)
         if batch == 12:
@@ -216,14 +222,8 @@ def test_the_first_batch_finds_its_state_open(spark: SparkSession, tmp_path: Pat
 
 
 @pytest.mark.parametrize("kind", ["an aggregate"])
-def test_what_was_opened_is_closed_again(spark: SparkSession, tmp_path: Path, kind: str, runs: Runs) -> None:
-    first = runs.start("first")
-    runs.until("first", 2)
-    stores = Stores(spark, kind, first, tmp_path / "first")
-    version = runs.bring(2)
-    (tmp_path / "wait").touch()
-    second = runs.start("second")
-    stores.open(second, version)
+def test_what_was_opened_is_closed_again(spark: SparkSession, tmp_path: Path, runs: Runs) -> None:
+    stores, second = runs.at_the_door(spark)
     runs.until("first", 3)
     runs.bring(3)
     stores.close(second)
@@ -234,14 +234,8 @@ def test_what_was_opened_is_closed_again(spark: SparkSession, tmp_path: Path, ki
 
 
 @pytest.mark.parametrize("kind", ["an aggregate"])
-def test_changes_that_cannot_be_replayed(spark: SparkSession, tmp_path: Path, kind: str, runs: Runs) -> None:
-    first = runs.start("first")
-    runs.until("first", 2)
-    stores = Stores(spark, kind, first, tmp_path / "first")
-    version = runs.bring(2)
-    (tmp_path / "wait").touch()
-    second = runs.start("second")
-    stores.open(second, version)
+def test_changes_that_cannot_be_replayed(spark: SparkSession, tmp_path: Path, runs: Runs) -> None:
+    stores, second = runs.at_the_door(spark)
     runs.until("first", 4)
     version = runs.bring(4)
     lost = next((tmp_path / "second").rglob("5.changelog"))

@@ -130,7 +130,7 @@ class ArmedQuery:
                     if self._abandoned.is_set():
                         return
                     self.armed = False
-                    self.mended()  # of the query before this one
+                    self.close_state()  # of the query before this one
                     self._query = plans.start(self.name, self.store.state, self._publish)
                 there = False
                 while not there and self._query.isActive:
@@ -201,8 +201,8 @@ class ArmedQuery:
 
         return caught_up
 
-    def mended(self) -> None:
-        """Some of the store's files are others now: what was opened does not count. Call with ``lock`` held."""
+    def close_state(self) -> None:
+        """What was opened for the query does not count any more. Call with ``lock`` held."""
         if self._stores is not None and self._query is not None:
             self._stores.close(self._query)
 

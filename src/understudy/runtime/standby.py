@@ -61,7 +61,7 @@ class StandbyStage:
                     for complaint in complaints:
                         self._complain(complaint)
                     if complaints or header.get("whole"):
-                        query.mended()
+                        query.close_state()  # some files are others now
                     self._let_go_of_before()
             if epoch is not None and epoch >= 0:
                 query.pasted()
