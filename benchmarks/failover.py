@@ -29,10 +29,10 @@ from understudy.runtime.session import wait_for
 PARTS = ("detection_s", "redeployment_s", "reprocessing_s")
 PRELOADED_EPOCHS = 60
 """Epochs until the million keys are in and their state has been snapshot and shipped a few times over."""
-LOADING_EPOCHS, LOADING_S = 30, 900.0
-"""The same for ten million, and how long that may take."""
-NEAR_EPOCHS = 3
-"""How far a standby's newest version is behind its primary, when all is well."""
+LOADING_EPOCHS, LOADING_S = 120, 900.0
+"""The same for ten million, of which twenty load them, and how long that may take."""
+NEAR, NEAR_EPOCHS = ("checkpoint", "open"), 5
+"""How far a standby's newest version, and its open state, are behind its primary, when all is well."""
 
 
 def takeover(job: str, out: Path, *, settle: int, phase: float, settle_s: float = 120.0) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def takeover(job: str, out: Path, *, settle: int, phase: float, settle_s: float 
     with Drill(JOBS / job, out, hosts=2, name=job, settings=FAST_START) as drill:
         drill.settle(0)
         drill.epochs(settle, timeout_s=settle_s)
-        wait_for(lambda: is_shipped(drill), settle_s, "the standby to have the newest state", every_s=0.5)
+        wait_for(lambda: is_near(drill), settle_s, "the standby to have the newest state open", every_s=0.5)
         profile = drill.coordinator.status()
         drill.coordinator.wait(phase * drill.coordinator.job.epoch_s)
         drill.signal("speeds")
@@ -51,12 +51,14 @@ def takeover(job: str, out: Path, *, settle: int, phase: float, settle_s: float 
         return {**drill.judge(), **about, "armed_s": armed_s(events)}
 
 
-def is_shipped(drill: Drill) -> bool:
-    """The standby of the stage with state is as near as it ever is: a large state takes a while when it is new."""
+def is_near(drill: Drill) -> bool:
+    """The standby of the stage with state is as near as it ever is, and has it open: a large state takes a while when
+    it is new."""
     drill.coordinator.wait(0)
     stages = [host["stages"]["speeds"] for host in drill.coordinator.status()["hosts"].values()]
-    at = {stage["role"]: stage.get("committed", stage["checkpoint"]) for stage in stages}
-    return at["primary"] - (at["standby"] or -1) <= NEAR_EPOCHS
+    at = {stage["role"]: stage for stage in stages}
+    behind = at["primary"]["committed"] - min(-1 if at["standby"][k] is None else at["standby"][k] for k in NEAR)
+    return behind <= NEAR_EPOCHS
 
 
 def armed_s(events: list[dict[str, Any]]) -> float:

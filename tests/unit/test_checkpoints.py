@@ -665,9 +665,100 @@ def test_what_a_clone_shares_need_not_be_sent_to_it(store: CheckpointStore, prim
     running = Primary(store.state, own)
     running.shipped = Shipped(own.shared_with(store.state))
     needed = {name: store.state / name for name in ("state/0/0/1.zip", "state/0/0/3.changelog")}
-    sent = [name for header, _ in running.shipped.parts(needed, {"epoch": 4}) for name in header.get("drop", [])]
-    assert sent == []
-    assert set(running.shipped._new) == {"state/0/0/3.changelog"}
+    [(header, body)] = running.shipped.parts(needed, {"epoch": 4})
+    assert header["drop"] == [] and header["take"] == []
+    sent = json.loads(zlib.decompress(body).partition(b"\n")[0])
+    assert [name for name, *_ in sent] == ["state/0/0/3.changelog"]
+
+
+# -- files that come ahead of the version that names them ---------------------------------------------------------
+
+
+def bring(primary: Primary, files: dict[str, bytes]) -> None:
+    for header, body in primary.shipped.parts_ahead(primary.needed(files)):
+        assert primary.store.paste(json.loads(json.dumps(header)), body) is None
+
+
+@pytest.mark.parametrize("parts", [10, 1000])
+def test_what_came_ahead_is_not_sent_again(
+    store: CheckpointStore, primary: Primary, parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "PART_BYTES", parts)
+    old, new = {"a": b"1", "old": b"o" * 35}, {"a": b"1", "table": b"t" * 35, "other": b"x" * 10}
+    primary.ship(0, old)
+    bring(primary, {"table": new["table"], "other": new["other"]})
+    assert not store.is_changing() and content(store.state) == old
+    assert store.version() is None or store.versions() == [0]
+    [size] = primary.ship(1, new)
+    assert size < 40
+    assert content(store.state) == content(twins(store)) == new
+    assert primary.shipped.ahead == {}
+    restored, complaints = store.restore()
+    assert (restored or {})["epoch"] == 1 and complaints == []
+
+
+def test_files_may_come_ahead_in_the_middle_of_a_version(
+    store: CheckpointStore, primary: Primary, small_parts: int
+) -> None:
+    primary.ship(0, {"a": b"1"})
+    files = {"a": b"1", "big": b"x" * 35}
+    version = primary.shipped.parts(primary.needed(files), {"epoch": 1, "base": 0})
+    ahead = primary.shipped.parts_ahead(primary.needed({"table": b"t" * 25}))
+    results = [store.paste(*message) for pair in zip(ahead, version) for message in pair]
+    results += [store.paste(*message) for message in [*ahead, *version]]
+    assert 1 in results and content(store.state) == files
+    primary.shipped.accepted()
+    primary.ship(2, {**files, "table": b"t" * 25})
+    assert content(store.state) == {**files, "table": b"t" * 25}
+
+
+def test_a_version_that_counts_on_what_a_store_lost_is_refused(store: CheckpointStore, primary: Primary) -> None:
+    primary.ship(0, {"a": b"1"})
+    bring(primary, {"table": b"t"})
+    again = CheckpointStore(store.folder)
+    [message] = primary.shipped.parts(primary.needed({"a": b"1", "table": b"t"}), {"epoch": 1, "base": 0})
+    with pytest.raises(CheckpointDamaged, match="lacks files"):
+        again.paste(*message)
+    assert again.versions() == [0]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_what_came_ahead_for_nothing_is_deleted(store: CheckpointStore, primary: Primary, whole: bool) -> None:
+    primary.ship(0, {"a": b"1"})
+    bring(primary, {"table": b"t"})
+    if whole:
+        primary.shipped = Shipped({})
+    else:
+        primary.shipped.forget_ahead()
+    primary.ship(1, {"a": b"1", "b": b"2"})
+    assert not [p for p in store.folder.rglob("table*")]
+
+
+def test_files_that_are_being_read_stay(store: CheckpointStore, primary: Primary) -> None:
+    primary.ship(0, {"a": b"1", "old": b"o"})
+    store.lend()
+    primary.ship(1, {"a": b"1", "new": b"n"})
+    assert set(content(store.state)) == set(content(twins(store))) == {"a", "old", "new"}
+    store.restore()
+    assert set(content(store.state)) == {"a", "old", "new"}
+    store.take_back()
+    assert set(content(store.state)) == set(content(twins(store))) == {"a", "new"}
+
+
+def test_what_a_query_runs_on_is_not_taken_back_from_it(store: CheckpointStore, primary: Primary) -> None:
+    primary.ship(0, {"a": b"1"})
+    store.lend()
+    store.forget()
+    store.take_back()
+    assert content(store.state) == {"a": b"1"}
+
+
+def test_what_comes_ahead_damaged_is_refused(store: CheckpointStore, primary: Primary) -> None:
+    primary.ship(0, {"a": b"1"})
+    header, _ = next(primary.shipped.parts_ahead(primary.needed({"table": b"table"})))
+    with pytest.raises(CheckpointDamaged, match="table arrived damaged"):
+        store.paste(header, b"tablf")
+    assert primary.shipped.ahead == {}
 
 
 def test_the_newest_version_as_spark_counts_it(store: CheckpointStore, primary: Primary, small_parts: int) -> None:

@@ -9,35 +9,17 @@ from pathlib import Path
 import pytest
 
 from files import put
-from understudy.runtime.spark_files import files_of_version, move_in, next_watermark_ms, settings_of, sizes_of_version
-
-
-def spark_folder(folder: Path, batches: int) -> Path:
-    """The logs of a query that has committed ``batches`` batches, with Hadoop's checksum files beside them."""
-    put(folder, "metadata", '{"id":"q"}')
-    for batch in range(batches):
-        for log in ("offsets", "commits"):
-            put(folder, f"{log}/{batch}", f"v1\n{log} {batch}")
-            put(folder, f"{log}/.{batch}.crc", b"crc")
-    put(folder, f"offsets/{batches}", "v1\nbegun, not committed")
-    return folder
-
-
-def image(path: Path, *, tables: tuple[str, ...] = (), logs: tuple[str, ...] = (), version: str = "v1\n") -> None:
-    """A RocksDB image as Spark writes it: an archive whose member ``metadata`` names the files it refers to."""
-    described = {
-        "sstFiles": [{"localFileName": t[:6] + ".sst", "dfsSstFileName": t, "sizeBytes": 3} for t in tables],
-        "logFiles": [{"localFileName": n[:6] + ".log", "dfsLogFileName": n, "sizeBytes": 3} for n in logs],
-        "numKeys": 1,
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("metadata", version + json.dumps(described))
-        archive.writestr("MANIFEST-000005", "rocksdb's own")
-    for table in tables:
-        put(path.parent, f"SSTs/{table}", b"sst")
-    for log in logs:
-        put(path.parent, f"logs/{log}", b"log")
+from spark_folders import image, spark_folder
+from understudy.runtime.spark_files import (
+    changes_in,
+    files_of_version,
+    files_since,
+    image_in,
+    move_in,
+    next_watermark_ms,
+    settings_of,
+    sizes_of_version,
+)
 
 
 def logs_of(batch: int) -> list[str]:
@@ -102,6 +84,64 @@ def test_changelogs_and_images(tmp_path: Path) -> None:
         logs_of(5)
         + [f"{here}/5.zip", f"{here}/SSTs/000001-uuid.sst", f"{here}/SSTs/000009-other.sst", f"{here}/6.changelog"]
     )
+
+
+def large(folder: Path) -> Path:
+    """Two stores; the second one's images are older."""
+    spark_folder(folder, 9)
+    for store in ("state/0/0", "state/0/1/left-keyToNumValues"):
+        for version in range(1, 10):
+            put(folder / store, f"{version}.changelog", b"c")
+    image(folder / "state/0/0/2.zip", tables=("1-a.sst",))
+    image(folder / "state/0/0/5.zip", tables=("1-a.sst", "2-b.sst"))
+    image(folder / "state/0/1/left-keyToNumValues/4.zip", tables=("3-c.sst",), logs=("4-d.log",))
+    put(folder, "state/0/_metadata/metadata", "described")
+    return folder
+
+
+def test_whoever_has_an_image_needs_only_the_changes_since(tmp_path: Path) -> None:
+    large(tmp_path)
+    held = files_of_version(tmp_path, 2)
+    fresh = files_of_version(tmp_path, 8)
+    # Spark has cleaned up: what the other one holds already need not be here.
+    for gone in ("2.zip", "SSTs/1-a.sst", "3.changelog"):
+        (tmp_path / "state/0/0" / gone).unlink()
+    kept = files_since({}, held, fresh, tmp_path, 8) or {}
+    left = "state/0/1/left-keyToNumValues"
+    assert sorted(kept) == sorted(
+        [*logs_of(8), "state/0/_metadata/metadata", "state/0/0/2.zip", "state/0/0/SSTs/1-a.sst"]
+        + [f"state/0/0/{version}.changelog" for version in range(3, 10)]
+        + [f"{left}/{version}.changelog" for version in range(1, 10)]
+    )
+    assert sorted(changes_in(kept)) == sorted(name for name in kept if name.endswith(".changelog"))
+
+
+def test_whoever_is_given_an_image_needs_the_changes_since_that(tmp_path: Path) -> None:
+    large(tmp_path)
+    held, fresh = files_of_version(tmp_path, 2), files_of_version(tmp_path, 6)
+    given = image_in(fresh)
+    left = "state/0/1/left-keyToNumValues"
+    assert sorted(given) == sorted(
+        ["state/0/0/5.zip", "state/0/0/SSTs/1-a.sst", "state/0/0/SSTs/2-b.sst"]
+        + [f"{left}/4.zip", f"{left}/SSTs/3-c.sst", f"{left}/logs/4-d.log"]
+    )
+    kept = files_since({n: Path("links", n) for n in given}, held, files_of_version(tmp_path, 8), tmp_path, 8) or {}
+    assert sorted(kept) == sorted(files_of_version(tmp_path, 8))
+    assert all(kept[name] == Path("links", name) for name in given)
+
+
+@pytest.mark.parametrize("gone", ["state/0/0/7.changelog", "state/0/1/left-keyToNumValues/9.changelog"])
+def test_without_all_changes_since_an_image_it_is_of_no_use(tmp_path: Path, gone: str) -> None:
+    large(tmp_path)
+    held, fresh = files_of_version(tmp_path, 2), files_of_version(tmp_path, 8)
+    (tmp_path / gone).unlink()
+    assert files_since({}, held, fresh, tmp_path, 8) is None
+
+
+def test_an_image_that_is_newer_than_the_version_is_of_no_use(tmp_path: Path) -> None:
+    large(tmp_path)
+    given = image_in(files_of_version(tmp_path, 8))
+    assert files_since(given, {}, files_of_version(tmp_path, 2), tmp_path, 2) is None
 
 
 def test_names_with_ids_count_if_the_log_of_commits_has_them(tmp_path: Path) -> None:

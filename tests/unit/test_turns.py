@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from understudy.runtime.rehearsal import Turns
+from understudy.runtime.rehearsal import CALM_S, Turns
 
 
 def test_those_that_are_not_armed_come_first() -> None:
@@ -44,3 +44,10 @@ def test_one_that_does_not_end_does_not_hold_up_others_for_ever() -> None:
             raise ValueError("as it is")
     with turns.turn(False, timeout_s=0.05):
         pass
+
+
+def test_after_a_takeover_nobody_rehearses_for_a_while() -> None:
+    turns = Turns()
+    assert turns.held_s() == 0
+    turns.hold()
+    assert 0 < turns.held_s() <= CALM_S

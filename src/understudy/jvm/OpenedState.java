@@ -126,7 +126,9 @@ public final class OpenedState {
 
   private RuntimeException tried(Store store, StreamingQueryWrapper armed, long version, String files) {
     try {
-      open(store, armed, version, newestImage(store, files));
+      synchronized (store) { // a takeover may begin in the middle of following
+        open(store, armed, version, newestImage(store, files));
+      }
       return null;
     } catch (Exception | LinkageError failure) {
       return new IllegalStateException(failure);
@@ -139,7 +141,8 @@ public final class OpenedState {
     hadoop.set(RUN_ID, armed.runId().toString());
     RocksDB db = opened(id);
     long from = db == null ? -1 : db.loadedVersion();
-    if (from < 0 || from > version || image != images.getOrDefault(id, -1L)) {
+    if (from > version) return; // the query has been let go, and is past it
+    if (from < 0 || image != images.getOrDefault(id, -1L)) {
       // A newer image comes with other tables, and those of the one before are gone from the folder.
       if (db != null) db.loadedVersion_$eq(-1);
       images.remove(id);
@@ -173,14 +176,19 @@ public final class OpenedState {
   /** Closes what was opened for a query. */
   public void close(StreamingQueryWrapper armed) {
     for (Store store : stores) {
-      StateStoreProviderId id = id(store, armed);
-      images.remove(id);
-      Option<StateStoreProvider> removed;
-      synchronized (loaded) {
-        removed = loaded.remove(id);
+      synchronized (store) {
+        close(id(store, armed));
       }
-      if (removed.isDefined()) removed.get().close();
     }
+  }
+
+  private void close(StateStoreProviderId id) {
+    images.remove(id);
+    Option<StateStoreProvider> removed;
+    synchronized (loaded) {
+      removed = loaded.remove(id);
+    }
+    if (removed.isDefined()) removed.get().close();
   }
 
   /** The open store, or null. */

@@ -17,7 +17,7 @@ from understudy.errors import JobError
 from understudy.runtime import wire
 from understudy.runtime.checkpoints import CheckpointStore
 from understudy.runtime.opened import Stores
-from understudy.runtime.rehearsal import REHEARSAL_S, Rehearsal
+from understudy.runtime.rehearsal import CALM_S, REHEARSAL_S, Rehearsal
 from understudy.runtime.spark import root_cause
 
 if TYPE_CHECKING:
@@ -34,8 +34,12 @@ DOOR_S = 5.0
 """Between two looks whether the armed query still waits at the door."""
 FOLLOW_SHARE = 0.25
 """How much of its time a standby may spend on taking its open state to what was pasted; a takeover does the rest."""
-CALM_S = 3.0
-"""A standby made after a takeover waits this long before it rehearses: the new primary needs the processor more."""
+FOLLOW_PAUSE_S = 5.0
+"""But no longer than this between two times: when much has changed at once it would never catch up."""
+LONG_S = 1.0
+"""An opening of state that takes longer is worth a line in the host's log."""
+CATCH_UP_S = 0.2
+"""How long a takeover waits for its state to be open. Usually it is by then; a large image may take longer."""
 
 
 class ArmedQuery:
@@ -49,8 +53,12 @@ class ArmedQuery:
         self.host, self.name, self.unit, self.generation, self.store = host, name, unit, generation, store
         self.stateless = stateless
         self.armed = False
-        self.lock = threading.Lock()
+        self.lock = threading.Condition()
         """Held by whoever changes or copies the store."""
+        self.open_at: int | None = None
+        """The epoch at which the state is open."""
+        self._following = False
+        """The state is being opened."""
         self._query: Any = None
         self._rehearsal: Rehearsal | None = None
         self._abandoned = threading.Event()
@@ -82,7 +90,7 @@ class ArmedQuery:
             # There is something to do meanwhile: rows come, and the first checkpoint with them.
             self._wait_for(lambda: self.host.go > 0 or self._has_state)
             if self.generation > 1:
-                self._abandoned.wait(CALM_S)
+                self._abandoned.wait(CALM_S)  # a standby made after a takeover
             if self.name not in plans.rehearsed:
                 self._rehearse(COLD_EPOCHS)
             # Spark looks for the newest entries of the two logs once before our reader holds it, and insists that
@@ -105,7 +113,7 @@ class ArmedQuery:
                     self._start(plans)
                 begin = time.monotonic()
                 self._follow(plans)
-                self._abandoned.wait((time.monotonic() - begin) / FOLLOW_SHARE)
+                self._abandoned.wait(min(FOLLOW_PAUSE_S, (time.monotonic() - begin) / FOLLOW_SHARE))
                 self._wait_for(lambda: self._has_newer)
         except JobError as error:
             print(f"standby of {self.name}: {error}", flush=True)
@@ -176,26 +184,54 @@ class ArmedQuery:
             stores, version = plans.stores.get(self.name), self.store.version()
             if stores is None or version is None or self._abandoned.is_set() or self.store.is_changing():
                 return
-            if self._query.isActive and stores.suit(self.store):
-                self._stores = stores
-                stores.open(self._query, version)
+            if not self._query.isActive or not stores.suit(self.store):
+                return
+            self._stores, self._following = stores, True
+            epoch = max(self.store.versions())
+            self.store.lend()
+        try:
+            if self._open(version):
+                self.open_at = epoch
+        finally:
+            with self.lock:
+                self._following = False
+                self.store.take_back()
+                self.lock.notify_all()
+
+    def _open(self, version: tuple[int, list[str]]) -> bool:
+        assert self._stores is not None
+        begin = time.monotonic()
+        is_open = self._stores.open(self._query, version)
+        if (took_s := time.monotonic() - begin) > LONG_S:
+            print(f"{time.time():.3f} {self.name}: opened after batch {version[0]}, in {took_s:.1f} s", flush=True)
+        return is_open
 
     def catch_up(self) -> Callable[[bool], None]:
         """Take the open state to the newest version, while the caller makes sure of the store's files. The caller then
-        calls what is returned, with whether something had to be mended: what was opened does not count then. Call with
-        ``lock`` held, after ``abandon``."""
+        calls what is returned, with whether something had to be mended: what was opened does not count then. Opening
+        may go on afterwards: the query's first task waits for it. Call both with ``lock`` held, after ``abandon``;
+        others may have it during the second."""
         stores, query, version = self._stores, self._query, self.store.version()
-        if stores is None or not query.isActive:
+        if stores is None or version is None or not query.isActive:
             return lambda mended: None
-        opening = threading.Thread(target=stores.open, args=(query, version), daemon=True)
-        if version is not None and not self.store.is_changing():
-            opening.start()
+        begun, done = threading.Event(), threading.Event()
+        if not self._following and not self.store.is_changing():
+            begun.set()
+
+        def follow() -> None:
+            begun.wait()
+            self._open(version)
+            with self.lock:
+                done.set()
+                self.lock.notify_all()
+
+        threading.Thread(target=follow, name=f"catch up {self.name}", daemon=True).start()
 
         def caught_up(mended: bool) -> None:
-            if opening.ident is not None:
-                opening.join()
-            elif version is not None and not mended:
-                stores.open(query, version)  # what had come of the next version is gone now
+            limit = None if mended else time.monotonic() + CATCH_UP_S
+            self.lock.wait_for(lambda: not self._following, timeout=None if mended else CATCH_UP_S)
+            begun.set()  # what had come of a next version is gone now
+            self.lock.wait_for(done.is_set, timeout=limit and max(0.0, limit - time.monotonic()))
             if mended:
                 stores.close(query)
 
@@ -203,6 +239,7 @@ class ArmedQuery:
 
     def close_state(self) -> None:
         """What was opened for the query does not count any more. Call with ``lock`` held."""
+        self.open_at = None
         if self._stores is not None and self._query is not None:
             self._stores.close(self._query)
 

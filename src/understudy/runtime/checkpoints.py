@@ -14,7 +14,7 @@ import shutil
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -48,43 +48,78 @@ class Shipped:
     """What one store is known to hold, so that only the rest is sent."""
 
     files: dict[str, tuple[int, str]]
+    """Those of its newest version, each with its length and hash."""
+    ahead: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """Those that were brought ahead of the version that will name them."""
+    _forgets: bool = False
+
+    def has(self, name: str) -> bool:
+        return name in self.files or name in self.ahead
 
     def parts(self, needed: dict[str, Path], about: dict[str, Any]) -> Iterator[tuple[dict[str, Any], bytes]]:
         """Messages that bring the store to this version, in order. After the last one was accepted, call
         ``accepted``. ``about`` goes into the manifest. ``whole`` says that nothing the store may have counts;
         ``sum`` lets it notice that it does not have what the sender thinks it has."""
-        whole = not self.files
+        whole, forgets = not self.files, self._forgets
+        self._forgets = False
         first = True
-        self._new = {name: path for name, path in needed.items() if name not in self.files}
+        self._taken = {n: self.ahead[n] for n in needed if n not in self.files and n in self.ahead}
         self._gone = [name for name in self.files if name not in needed]
         self._sizes: dict[str, tuple[int, str]] = {}
-        entries: list[list[Any]] = []
-        body = bytearray()
-        for name, path in self._new.items():
-            data = memoryview(path.read_bytes())
-            self._sizes[name] = (len(data), digest(data))
-            offset = 0
-            while True:
-                chunk = data[offset : offset + PART_BYTES - len(body)]
-                end = offset + len(chunk)
-                final = [len(data), self._sizes[name][1]] if end == len(data) else []
-                entries.append([name, offset, len(chunk), *final])
-                body += chunk
-                offset = end
-                if len(body) >= PART_BYTES:
-                    yield {"files": entries, "zipped": 0, "first": first}, bytes(body)
-                    entries, body, first = [], bytearray(), False
-                if end == len(data):
-                    break
+        new = {name: path for name, path in needed.items() if not self.has(name)}
+        for entries, body in _chunks(new, self._sizes):
+            if len(body) < PART_BYTES:
+                break  # the rest, which may be nothing
+            yield {"files": entries, "zipped": 0, "first": first}, body
+            first = False
         packed = zlib.compress(json.dumps(entries, separators=(",", ":")).encode() + b"\n" + body, 6)
-        described = {name: self._sizes.get(name) or self.files[name] for name in needed}
-        header = {"zipped": 1, "drop": self._gone, "manifest": about, "sum": _sum(described)}
-        yield {**header, "first": first, "whole": whole}, packed
+        described = {name: self._sizes.get(name) or self.files.get(name) or self._taken[name] for name in needed}
+        header = {"zipped": 1, "drop": self._gone, "take": list(self._taken), "manifest": about}
+        yield {**header, "sum": _sum(described), "first": first, "whole": whole, "forgets": whole or forgets}, packed
 
     def accepted(self) -> None:
-        self.files.update(self._sizes)
+        self.files.update(self._sizes | self._taken)
         for name in self._gone:
             del self.files[name]
+        for name in self._taken:
+            del self.ahead[name]
+
+    def forget_ahead(self) -> None:
+        """No version will name what was brought ahead. The store is told with the next one."""
+        self.ahead.clear()
+        self._forgets = True
+
+    def parts_ahead(self, files: dict[str, Path]) -> Iterator[tuple[dict[str, Any], bytes]]:
+        """Messages that bring files ahead of the version that will name them. They may go in between those of versions.
+        A file counts as brought when its last message was accepted, that is, when the next one is asked for."""
+        sizes: dict[str, tuple[int, str]] = {}
+        for entries, body in _chunks({n: path for n, path in files.items() if not self.has(n)}, sizes):
+            yield {"files": entries, "zipped": 0, "ahead": 1}, body
+            self.ahead.update({name: sizes[name] for name, _, _, *final in entries if final})
+
+
+def _chunks(files: dict[str, Path], sizes: dict[str, tuple[int, str]]) -> Iterator[tuple[list[list[Any]], bytes]]:
+    """The bytes of files in parts of ``PART_BYTES``, each with what it holds of which; the last is smaller, or empty.
+    Lengths and hashes are added to ``sizes``."""
+    entries: list[list[Any]] = []
+    body = bytearray()
+    for name, path in files.items():
+        data = memoryview(path.read_bytes())
+        sizes[name] = (len(data), digest(data))
+        offset = 0
+        while True:
+            chunk = data[offset : offset + PART_BYTES - len(body)]
+            end = offset + len(chunk)
+            final = [*sizes[name]] if end == len(data) else []
+            entries.append([name, offset, len(chunk), *final])
+            body += chunk
+            offset = end
+            if len(body) >= PART_BYTES:
+                yield entries, bytes(body)
+                entries, body = [], bytearray()
+            if end == len(data):
+                break
+    yield entries, bytes(body)
 
 
 def _checked(entries: Any) -> list[Any]:
@@ -104,6 +139,10 @@ def _look(path: Path) -> tuple[int, ...]:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
+def _twin_of(came: Path) -> Path:
+    return came.with_name(f"{came.name}.twin")
+
+
 def _sum(files: Mapping[str, tuple[int, str]]) -> str:
     return digest("".join(f"{name}:{files[name][1]};" for name in sorted(files)).encode())
 
@@ -121,6 +160,7 @@ class CheckpointStore:
         self._twins = folder / "twins"
         self._manifests = folder / "manifests"
         self._incoming = folder / "incoming"
+        self._aside = self._incoming / "ahead"
         if clear:
             shutil.rmtree(folder, ignore_errors=True)
         for path in (self.state, self._twins, self._manifests, self._incoming):
@@ -131,6 +171,11 @@ class CheckpointStore:
         except ValueError:
             self._files = {}  # the next delta will not fit, and the sender starts over with a whole version
         self._staged: dict[str, tuple[int, str]] = {}
+        """What has come of the version under way."""
+        self._ahead: dict[str, tuple[int, str]] = {}
+        """What has come of versions after that one, and is kept aside until one of them names it."""
+        self._lent: set[str] = set()
+        """Files that somebody is reading, of a version that need not be the newest any more."""
         self._seen: dict[Path, tuple[int, ...]] = {}
         """What files looked like when they were read and found whole."""
         self._unscrubbed: list[str] = []
@@ -182,11 +227,12 @@ class CheckpointStore:
                 entries = header["files"]
         except (zlib.error, ValueError) as error:
             raise CheckpointDamaged(f"a part arrived damaged: {error}") from None
+        ahead = bool(header.get("ahead"))
         if header.get("first"):
             self._staged = {}
         position = 0
         for name, offset, length, *final in _checked(entries):
-            target = self._inside(self._incoming, name)
+            target = self._inside(self._aside if ahead else self._incoming, name)
             target.parent.mkdir(parents=True, exist_ok=True)
             with open(target, "r+b" if offset else "wb") as file:
                 file.seek(offset)
@@ -200,21 +246,32 @@ class CheckpointStore:
                 data = target.read_bytes()
                 if len(data) != size or digest(data) != expected:
                     raise CheckpointDamaged(f"{name} arrived damaged")
-                second = target.with_name(f"{target.name}.twin")
-                second.write_bytes(data)
-                for came, root in ((second, self._twins), (target, self.state)):
-                    place = self._inside(root, name)
-                    place.parent.mkdir(parents=True, exist_ok=True)
-                    came.rename(place)
-                    self._seen[place] = _look(place)
-                self._staged[name] = (size, expected)
+                _twin_of(target).write_bytes(data)
+                if not ahead:
+                    self._put(name, target)
+                (self._ahead if ahead else self._staged)[name] = (size, expected)
         if "manifest" not in header:
             return None
         before = {} if header.get("whole") else {k: v for k, v in self._files.items() if k not in header["drop"]}
-        files = {**before, **self._staged}
+        taken = {name: self._ahead[name] for name in header.get("take", ()) if name in self._ahead}
+        files = {**before, **self._staged, **taken}
         if _sum(files) != header.get("sum"):
             raise CheckpointDamaged("this store lacks files that the version builds on")
+        for name in taken:
+            self._put(name, self._inside(self._aside, name))
+            del self._ahead[name]
+        if header.get("forgets"):
+            self._ahead = {}
+            shutil.rmtree(self._aside, ignore_errors=True)
         return self._finish(header["manifest"], files)
+
+    def _put(self, name: str, came: Path) -> None:
+        """A file that has come, and its twin, go where the version has them."""
+        for each, root in ((_twin_of(came), self._twins), (came, self.state)):
+            place = self._inside(root, name)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            each.rename(place)
+            self._seen[place] = _look(place)
 
     def _finish(self, about: dict[str, Any], files: dict[str, tuple[int, str]]) -> int:
         epoch = int(about["epoch"])
@@ -231,14 +288,25 @@ class CheckpointStore:
         dropped = {name for v in stale for name in self._names(v)}
         if newest == epoch:
             self._files = files
-        for name in dropped - set(self._files):
-            for root in (self.state, self._twins):
-                self._inside(root, name).unlink(missing_ok=True)
-                self._seen.pop(root / name, None)
+        self._delete(dropped - set(self._files) - self._lent)
         for version in stale:
             self._drop(version)
         self._staged = {}
         return epoch
+
+    def _delete(self, names: set[str]) -> None:
+        for name in names:
+            for root in (self.state, self._twins):
+                self._inside(root, name).unlink(missing_ok=True)
+                self._seen.pop(root / name, None)
+
+    def lend(self) -> None:
+        """Somebody reads the files of the version: until ``take_back`` they stay, also when there is a newer one."""
+        self._lent = set(self._files)
+
+    def take_back(self) -> None:
+        lent, self._lent = self._lent, set()
+        self._delete(lent - set(self._files) - set(self._staged))
 
     def scrub(self) -> list[str]:
         """Read some of the version's files again, and their twins; all of them in turn over time. One that has rotted
@@ -304,7 +372,7 @@ class CheckpointStore:
             self._drop(version)
         shutil.rmtree(self._twins, ignore_errors=True)
         self._twins.mkdir(exist_ok=True)
-        self._files, self._seen = {}, {}
+        self._files, self._seen, self._lent = {}, {}, set()
         move_in(self.state)
 
     def _drop(self, version: int) -> None:
@@ -354,7 +422,7 @@ class CheckpointStore:
                     path = Path(root, file)
                     relative = str(path.relative_to(folder))
                     # The running (armed) query has written its own metadata file; it must not lose it.
-                    if relative not in names and relative != "metadata":
+                    if relative not in names | self._lent and relative != "metadata":
                         path.unlink()
 
     def _read(self, version: int) -> dict[str, Any]:

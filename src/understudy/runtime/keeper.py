@@ -6,119 +6,20 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
 from understudy.core.acks import FINAL
 from understudy.core.policies import Policy, base
-from understudy.runtime.checkpoints import CheckpointDamaged, CheckpointStore, Shipped
-from understudy.runtime.spark import first_line
-from understudy.runtime.spark_files import files_of_version
+from understudy.runtime.shipping import CALM_BYTES, CALM_S, Shippers
 
 if TYPE_CHECKING:
     from understudy.runtime.host import Host
     from understudy.runtime.stage import RunningStage
-
-
-CALM_S, CALM_BYTES = 3.0, 64 << 20
-"""So long after its start a stage is not asked for so much at once: a takeover needs disk and processor for itself."""
-
-
-class Shipper:
-    """Brings versions of one stage's state to one standby or, lacking one, to this host's own disk."""
-
-    def __init__(self, stage: RunningStage, target: str, since: int) -> None:
-        self.stage, self.host, self.target, self.since = stage, stage.host, target, since
-        self.held = False
-        """The target has a whole version."""
-        self.over = False
-        """Another target was chosen."""
-        self._own = CheckpointStore(stage.folder / "self") if target == self.host.name else None
-        # After a takeover the own disk has what the stage began from, as links.
-        self._shipped = Shipped({} if self._own is None else self._own.shared_with(stage.state))
-
-    def ship(self, epoch: int, needed: dict[str, Path], counted: Callable[[int], None] = lambda _: None) -> str | None:
-        """Returns None when the version is safe at the target, else why not: ``fenced``, ``moved`` (another target was
-        chosen meanwhile), ``disk: ...`` or another text. ``counted`` is told the bytes of every part."""
-        failure: str | None = None
-        try:
-            for header, body in self._shipped.parts(needed, self.stage.about(epoch)):
-                failure = "moved" if self.over else self._send(header, body)
-                if failure is not None:
-                    break
-                counted(len(body))
-            else:
-                self._shipped.accepted()
-        except (flight.FlightError, pa.ArrowException) as error:
-            failure = f"unreachable: {first_line(error)}"
-        except CheckpointDamaged as error:
-            failure = f"damaged: {error}"
-        except FileNotFoundError as error:
-            failure = f"a file of the version is gone: {error}"
-        except OSError as error:
-            failure = f"disk: {error}"
-        if failure is not None:
-            self._shipped = Shipped({})
-        with self.host.changed:
-            if self.over:
-                return "moved"
-            first = failure is None and not self.held
-            self.held = self.held or first
-        if first and self._own is None:
-            self.host.report("standby-ready", **self._about())
-        if failure is not None and failure.startswith("disk"):
-            self.host.report("standby-unusable", cause=failure, **self._about())
-        return failure
-
-    def lacks(self, needed: dict[str, Path]) -> int:
-        """Bytes of a version that would have to be sent."""
-        return sum(path.stat().st_size for name, path in needed.items() if name not in self._shipped.files)
-
-    def _about(self) -> dict[str, Any]:
-        stage = self.stage
-        return {
-            "unit": stage.unit, "stage": stage.name, "generation": stage.generation, "standby": self.target,
-            "since": self.since,
-        }  # fmt: skip
-
-    def _send(self, header: dict[str, Any], body: bytes) -> str | None:
-        stage = self.stage
-        if self._own is not None:
-            self._own.paste(header, body)
-            return None
-        header = {"unit": stage.unit, "stage": stage.name, "generation": stage.generation, **header}
-        reply = self.host.peer(self.target).call("paste", header, body, category="checkpoint", timeout_s=15)
-        return f"disk: {reply.header['text']}" if reply.refused == "disk" else reply.refused
-
-
-class Shippers:
-    """One shipper per stage and standby, as the newest plan names them."""
-
-    def __init__(self, stages: Iterable[RunningStage]) -> None:
-        self._stages = list(stages)
-        self._at: dict[str, dict[str, Shipper]] = {}
-        """Standby, as the machine knows it -> stage -> shipper. A host that began anew is another standby."""
-
-    def aim(self, standbys: Iterable[tuple[str, int]]) -> tuple[str, ...]:
-        """Returns the standbys' names for the machine. Call with ``host.changed`` held."""
-        wanted = {base.standby_key(target, since): (target, since) for target, since in standbys}
-        for key in set(self._at) - set(wanted):
-            for shipper in self._at.pop(key).values():
-                shipper.over = True
-        for key in set(wanted) - set(self._at):
-            self._at[key] = {stage.name: Shipper(stage, *wanted[key]) for stage in self._stages}
-        return tuple(wanted)
-
-    def to(self, key: str, stage: str) -> Shipper | None:
-        return self._at.get(key, {}).get(stage)
-
-    def of(self, stage: str) -> list[Shipper]:
-        return [shippers[stage] for shippers in self._at.values()]
 
 
 class Keeper(threading.Thread):
@@ -284,7 +185,7 @@ class Keeper(threading.Thread):
             return
         begin = time.monotonic()
         try:
-            needed = files_of_version(stage.state, order.epoch - stage.base)
+            needed = shipper.files_of(order.epoch - stage.base)
             if order.queue:
                 needed |= stage.queue_files(order.epoch)
             if shipper.lacks(needed) > CALM_BYTES:

@@ -37,16 +37,19 @@ class Stores:
         except Py4JError as error:
             self._complain(error)
 
-    def open(self, armed: StreamingQuery, version: tuple[int, list[str]]) -> None:
-        """Open the state of a query at the door, or take it on, to a ``CheckpointStore.version``."""
+    def open(self, armed: StreamingQuery, version: tuple[int, list[str]]) -> bool:
+        """Open the state of a query at the door, or take it on, to a ``CheckpointStore.version``. Whether it is open
+        now."""
         batch, files = version
         if self._opener is not None and self._failures < FAILURES:
             try:
                 self._opener.open(armed._jsq, batch + 1, "\n".join(files))
                 self._failures = 0
+                return True
             except Py4JError as error:
                 self._complain(error)
                 self.close(armed)
+        return False
 
     def close(self, armed: StreamingQuery) -> None:
         """Of what was opened for a query nothing counts any more: it shall open its state itself."""

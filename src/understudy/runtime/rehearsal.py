@@ -24,6 +24,8 @@ NO_FASTER, LAST = 0.9, 3
 """A query is warm when none of its last so many batches took less than this part of the fastest before."""
 REHEARSAL_S = 45.0
 """A rehearsal that takes longer hangs, and others wait for it. The takeover is then only slower."""
+CALM_S = 3.0
+"""So long after a takeover nobody rehearses: the new primary needs the processor more."""
 
 
 class Turns:
@@ -34,6 +36,15 @@ class Turns:
         self._waiting: list[tuple[bool, int]] = []
         self._busy = False
         self._numbers = count()
+        self._calm_until = 0.0
+
+    def hold(self) -> None:
+        """A takeover begins: for a while nobody rehearses."""
+        self._calm_until = time.monotonic() + CALM_S
+
+    def held_s(self) -> float:
+        """How long that will last."""
+        return max(0.0, self._calm_until - time.monotonic())
 
     @contextmanager
     def turn(self, armed: bool, *, timeout_s: float) -> Iterator[None]:
@@ -121,7 +132,9 @@ class Rehearsal:
         if after > self._newest:  # each input asks
             self._newest = after
             self._asked_at.append(time.monotonic())
-        if len(self._asked_at) <= self._epochs and not self._is_warm():
+        with self.host.changed:
+            self.host.changed.wait_for(lambda: self.over, self.host.rehearsing.held_s())
+        if len(self._asked_at) <= self._epochs and not self._is_warm() and not self.over:
             return {"epoch": after + 1}
         self._done.set()
         with self.host.changed:

@@ -254,6 +254,8 @@ class Roles:
     def _become_primary(self, unit: str, stage: str, mine: Any, generation: int, start: str) -> None:
         folder = self._stage_folder(stage)
         print(f"{time.time():.3f} {stage}: becoming primary of generation {generation} from {start}", flush=True)
+        if isinstance(mine, STANDBYS) or stage in self.host.spares:
+            self.host.rehearsing.hold()
         if isinstance(mine, PRIMARIES) or start != "held":
             # Fenced by its own next generation; or it was being made a standby, and does not count as one yet.
             self.discard(stage, mine)

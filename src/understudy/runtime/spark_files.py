@@ -13,11 +13,12 @@ import json
 import os
 import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 _NUMBERED = re.compile(r"(\d+)(?:_([0-9a-f-]{36}))?\.(delta|snapshot|changelog|zip)")
 _WHOLE = ("snapshot", "zip")
+_CHANGES = ".changelog"
 _DESCRIBING = {"_metadata", "_stateSchema"}
 """Folders with what Spark says of a stateful operator: its kind and partitions, and what its state looks like."""
 
@@ -49,6 +50,49 @@ def files_of_version(folder: Path, batch: int) -> dict[str, Path]:
             take(path)
         dirs[:] = [d for d in dirs if d not in ("SSTs", "logs")]
     return needed
+
+
+def files_since(
+    image: dict[str, Path], held: Collection[str], fresh: Mapping[str, Path], folder: Path, batch: int
+) -> dict[str, Path] | None:
+    """The files of the version after ``batch`` (``fresh`` has it with its newest images of state) for somebody who
+    ``held`` the files of an older one: with the images that they have, or with other ones (``image``), and all changes
+    since. None where a change is gone, or Spark names its files otherwise."""
+    needed = {name: path for name, path in fresh.items() if _store_of(name) is None}
+    images: dict[str | None, dict[str, Path]] = {_store_of(name): {} for name in fresh}
+    given = {_store_of(name) for name in image}
+    for name, path in (image | {n: folder / n for n in held if _store_of(n) not in given}).items():
+        if not name.endswith(_CHANGES):
+            images.setdefault(_store_of(name), {})[name] = path
+    for store, files in images.items():
+        if store is None:
+            continue
+        known = [_NUMBERED.fullmatch(name.removeprefix(f"{store}/")) for name in files]
+        base = max((int(found[1]) for found in known if found), default=0)
+        changes = [f"{store}/{version}{_CHANGES}" for version in range(base + 1, batch + 2)]
+        if base > batch + 1 or not all(name in held or (folder / name).exists() for name in changes):
+            return None
+        needed |= files | {name: folder / name for name in changes}
+    return needed
+
+
+def image_in(files: Mapping[str, Path]) -> dict[str, Path]:
+    """Of a version's files, the whole images of its state."""
+    return {n: path for n, path in files.items() if _store_of(n) is not None and not n.endswith(_CHANGES)}
+
+
+def changes_in(files: Iterable[str]) -> list[str]:
+    """Of a version's files, the changes since its images."""
+    return [name for name in files if name.endswith(_CHANGES) and _store_of(name) is not None]
+
+
+def _store_of(name: str) -> str | None:
+    """The state store whose file this is; None for logs, and for what describes a state."""
+    folder, _, file = name.rpartition("/")
+    if not folder.startswith("state/") or _DESCRIBING.intersection(folder.split("/")):
+        return None
+    above, _, last = folder.rpartition("/")
+    return above if last in ("SSTs", "logs") else folder if _NUMBERED.fullmatch(file) else None
 
 
 def move_in(folder: Path) -> None:
@@ -115,9 +159,9 @@ def _state_files(here: Path, names: list[str], version: int, commits: Path) -> I
     if ids and not set(range(base + 1, version + 1)) <= {n for n, _, kind, _ in numbered if kind not in _WHOLE}:
         raise FileNotFoundError(f"{here} lacks changes up to version {version}, or the commits that name them")
     if whole is not None:
-        yield here / whole
         if whole.endswith(".zip"):
             yield from _rocksdb_files(here, here / whole)
+        yield here / whole  # after its tables: whoever finds it shall find them
     for n, id, kind, name in numbered:
         if kind not in _WHOLE and n > base:
             yield here / name

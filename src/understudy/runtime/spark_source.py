@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from understudy.runtime.keeper import Shippers
+from understudy.runtime.shipping import Shippers
 from understudy.runtime.stage import RunningStage
 from understudy.runtime.streams import AHEAD_MAX, write_table
 

@@ -104,8 +104,8 @@ class StandbyStage:
             manifest, complaints = self.store.restore()
             for complaint in complaints:
                 self._complain(complaint)
-            caught_up(bool(complaints))
             if manifest is None:
+                caught_up(True)
                 return  # what it held is damaged; a takeover will fail
             held = self.store.clone(self.folder / f"held-{time.time_ns()}")
             self.store.forget()
@@ -121,6 +121,7 @@ class StandbyStage:
                 **position(manifest),
             )
             self.store = held
+            caught_up(bool(complaints))  # last: others may have the lock meanwhile
         query.release()
         self.copy.start()
 
@@ -198,4 +199,5 @@ class StandbyStage:
             "armed": self.query.armed,
             "rising": self.copy is not None,
             "checkpoint": versions[-1] if versions else None,
+            "open": self.query.open_at,
         }
