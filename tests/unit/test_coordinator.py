@@ -37,7 +37,8 @@ class Answering:
     def __init__(self, lives: list[int]) -> None:
         self.lives, self.connections, self.over = lives, 0, False
         self.process: str | None = None
-        self.plans = 0
+        self.plans, self.deaf, self.serial = 0, 0, -1
+        """How many plans have come, how many of the next ones get lost, and the newest of the others."""
         self.stages: dict[str, Any] = {}
         """As it tells them when asked how it stands."""
         calls = {"job": lambda header, body: {}, "plan": self.plan, "status": self.status}
@@ -46,6 +47,10 @@ class Answering:
 
     def plan(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
         self.plans += 1
+        if self.deaf > 0:
+            self.deaf -= 1
+        else:
+            self.serial = max(self.serial, header["serial"])
         return {}
 
     def status(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
@@ -62,7 +67,7 @@ class Answering:
             for _ in range(life):
                 if self.over:
                     break
-                yield empty, b"[{},0]"
+                yield empty, f"[{{}},0,{self.serial}]".encode()
                 time.sleep(0.02)
             raise flight.FlightUnavailableError("the connection is lost")
 
@@ -97,6 +102,23 @@ def test_a_connection_that_is_lost_is_made_again(coordinator: Coordinator) -> No
     assert not any(event["kind"] in ("host-lost", "missed") for event in coordinator.events)
     assert host.plans >= 3, "what was said meanwhile may have been lost: everybody is told again"
     host.stop()
+
+
+def test_a_plan_that_got_lost_is_sent_again(coordinator: Coordinator) -> None:
+    host, other = Answering([]), Answering([])
+    join(coordinator, host)
+    coordinator.begin()
+    wait_for(lambda: host.serial >= 0, 10, "the first plan")
+    host.deaf = 2
+    known = host.serial
+    join(coordinator, other, "p2", "h2")  # a new standby: a new plan
+    wait_for(lambda: host.serial > known, 10, "the plan that got lost")
+    wait_for(lambda: other.serial == host.serial, 10, "all to agree")
+    sent = host.plans
+    time.sleep(0.3)
+    assert host.plans == sent, "who has the plan is not sent it again"
+    host.stop()
+    other.stop()
 
 
 def test_a_host_that_cannot_be_spoken_to_is_lost(coordinator: Coordinator) -> None:

@@ -91,6 +91,8 @@ class Coordinator:
         self.detector = detection.Detector(interval_s=config.heartbeat_s, misses=config.heartbeat_misses)
         self.evidence = monitoring.Evidence()
         self.pulses: dict[str, list[Any]] = {}
+        self._late: dict[str, int] = {}
+        """Hosts that have not said yet that they have the newest plan, and which that was."""
         self.meter = wire.Meter()
         self.started: dict[str, int] = {}
         """Stage -> generation whose query is running."""
@@ -362,11 +364,22 @@ class Coordinator:
             if joined:
                 self.evidence.joined(host, time.monotonic())
                 self._handle(failover.HostJoined(host, self._unit_holds(host)))
-            elif first and host in self.failover.alive:
+            elif host in self.failover.alive and (first or self._missed_the_plan(host, pulse[2])):
                 self._publish(self.failover.plan, only=host)
             if news or first:
                 self._weigh(OWNER, self.detector.view())
             self.changed.notify_all()
+
+    def _missed_the_plan(self, host: str, serial: int) -> bool:
+        """A host still names an older plan a whole heartbeat after it was sent the newest: that call was lost."""
+        newest = self.failover.plan.serial
+        if not self._begun or serial >= newest:
+            self._late.pop(host, None)
+            return False
+        if self._late.get(host) == newest:
+            return True
+        self._late[host] = newest
+        return False
 
     def _send_job(self, peer: wire.Peer) -> None:
         file = self.config.job_file

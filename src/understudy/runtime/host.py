@@ -287,7 +287,7 @@ class Host:
         """Kept tiny: it is sent several times a second. ``status`` has the rest."""
         with self.changed:
             produced = {n: s.output.queue.next - 1 for n, s in self.stages.items() if hasattr(s, "output")}
-            return [produced, sum(self.rows.values())]
+            return [produced, sum(self.rows.values()), self.serial]
 
     # -- plans -----------------------------------------------------------------------------------------------------
 
