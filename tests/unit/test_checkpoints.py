@@ -734,6 +734,26 @@ def test_what_came_ahead_for_nothing_is_deleted(store: CheckpointStore, primary:
     assert not [p for p in store.folder.rglob("table*")]
 
 
+def test_what_came_ahead_goes_along_with_a_standby_that_rises(
+    store: CheckpointStore, primary: Primary, tmp_path: Path
+) -> None:
+    primary.ship(0, {"a": b"1"})
+    bring(primary, {"table": b"t" * 35})
+    held = store.clone(tmp_path / "held")
+    store.hand_over_ahead(held)
+    store.forget()
+    primary.store = held
+    [size] = primary.ship(1, {"a": b"1", "table": b"t" * 35})
+    assert size < 40 and content(held.state) == {"a": b"1", "table": b"t" * 35}
+
+
+def test_a_query_that_runs_keeps_nothing_that_came_ahead(store: CheckpointStore, primary: Primary) -> None:
+    primary.ship(0, {"a": b"1"})
+    bring(primary, {"table": b"t"})
+    store.forget()
+    assert not [p for p in store.folder.rglob("table*")]
+
+
 def test_files_that_are_being_read_stay(store: CheckpointStore, primary: Primary) -> None:
     primary.ship(0, {"a": b"1", "old": b"o"})
     store.lend()

@@ -183,6 +183,7 @@ def test_an_image_that_did_not_arrive_is_forgotten(
     monkeypatch.setattr(shipper, "_send", refuses)
     changed_much(shipper, primary)
     arrived(shipper)
+    assert not list(primary.folder.glob("image-*"))
     primary.run()
     ship(shipper, primary)
     assert "1.zip" in held(primary) and shipper._newer is None
@@ -196,5 +197,4 @@ def test_when_another_target_is_chosen_nothing_is_left_behind(shipper: Shipper, 
     assert newer is not None
     shipper.over = True
     newer.join(10)
-    newer.end()
     assert not list(primary.folder.glob("image-*"))

@@ -6,6 +6,8 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
+import java.util.Set;
+import java.util.UUID;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
@@ -57,6 +59,7 @@ public final class OpenedState {
   private final Method replay;
   private final List<Store> stores = new ArrayList<>();
   private final Map<StateStoreProviderId, Long> images = new ConcurrentHashMap<>();
+  private final Set<UUID> letGo = ConcurrentHashMap.newKeySet();
 
   /** Describes the stores of a query that runs. */
   @SuppressWarnings("unchecked")
@@ -127,7 +130,7 @@ public final class OpenedState {
   private RuntimeException tried(Store store, StreamingQueryWrapper armed, long version, String files) {
     try {
       synchronized (store) { // a takeover may begin in the middle of following
-        open(store, armed, version, newestImage(store, files));
+        if (!letGo.contains(armed.runId())) open(store, armed, version, newestImage(store, files));
       }
       return null;
     } catch (Exception | LinkageError failure) {
@@ -141,8 +144,7 @@ public final class OpenedState {
     hadoop.set(RUN_ID, armed.runId().toString());
     RocksDB db = opened(id);
     long from = db == null ? -1 : db.loadedVersion();
-    if (from > version) return; // the query has been let go, and is past it
-    if (from < 0 || image != images.getOrDefault(id, -1L)) {
+    if (from < 0 || from > version || image != images.getOrDefault(id, -1L)) {
       // A newer image comes with other tables, and those of the one before are gone from the folder.
       if (db != null) db.loadedVersion_$eq(-1);
       images.remove(id);
@@ -173,11 +175,19 @@ public final class OpenedState {
     }
   }
 
-  /** Closes what was opened for a query. */
+  /**
+   * The query is let go: its tasks open what is not open yet, or wait for what is being opened. From now on nothing else is
+   * touched of what is theirs.
+   */
+  public void letGo(StreamingQueryWrapper armed) {
+    letGo.add(armed.runId());
+  }
+
+  /** Closes what was opened for a query, unless it was let go. */
   public void close(StreamingQueryWrapper armed) {
     for (Store store : stores) {
       synchronized (store) {
-        close(id(store, armed));
+        if (!letGo.contains(armed.runId())) close(id(store, armed));
       }
     }
   }

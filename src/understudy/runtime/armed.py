@@ -196,6 +196,8 @@ class ArmedQuery:
             with self.lock:
                 self._following = False
                 self.store.take_back()
+                if self._stopped:
+                    self.close_state()  # Spark would never close what was opened for a query that has ended
                 self.lock.notify_all()
 
     def _open(self, version: tuple[int, list[str]]) -> bool:
@@ -220,10 +222,12 @@ class ArmedQuery:
 
         def follow() -> None:
             begun.wait()
-            self._open(version)
-            with self.lock:
-                done.set()
-                self.lock.notify_all()
+            try:
+                self._open(version)
+            finally:
+                with self.lock:
+                    done.set()
+                    self.lock.notify_all()
 
         threading.Thread(target=follow, name=f"catch up {self.name}", daemon=True).start()
 
@@ -234,6 +238,7 @@ class ArmedQuery:
             self.lock.wait_for(done.is_set, timeout=limit and max(0.0, limit - time.monotonic()))
             if mended:
                 stores.close(query)
+            stores.let_go(query)
 
         return caught_up
 

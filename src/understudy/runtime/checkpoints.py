@@ -63,10 +63,11 @@ class Shipped:
         whole, forgets = not self.files, self._forgets
         self._forgets = False
         first = True
-        self._taken = {n: self.ahead[n] for n in needed if n not in self.files and n in self.ahead}
+        ahead = dict(self.ahead)  # it may grow meanwhile
+        self._taken = {n: ahead[n] for n in needed if n not in self.files and n in ahead}
         self._gone = [name for name in self.files if name not in needed]
         self._sizes: dict[str, tuple[int, str]] = {}
-        new = {name: path for name, path in needed.items() if not self.has(name)}
+        new = {name: path for name, path in needed.items() if name not in self.files and name not in ahead}
         for entries, body in _chunks(new, self._sizes):
             if len(body) < PART_BYTES:
                 break  # the rest, which may be nothing
@@ -261,9 +262,18 @@ class CheckpointStore:
             self._put(name, self._inside(self._aside, name))
             del self._ahead[name]
         if header.get("forgets"):
-            self._ahead = {}
-            shutil.rmtree(self._aside, ignore_errors=True)
+            self._drop_ahead()
         return self._finish(header["manifest"], files)
+
+    def _drop_ahead(self) -> None:
+        self._ahead = {}
+        shutil.rmtree(self._aside, ignore_errors=True)
+
+    def hand_over_ahead(self, heir: CheckpointStore) -> None:
+        """What came ahead is another store's from now on, to which its versions will come."""
+        if self._ahead:
+            self._aside.rename(heir._aside)
+            heir._ahead, self._ahead = self._ahead, {}
 
     def _put(self, name: str, came: Path) -> None:
         """A file that has come, and its twin, go where the version has them."""
@@ -305,8 +315,9 @@ class CheckpointStore:
         self._lent = set(self._files)
 
     def take_back(self) -> None:
+        needed = set(self._files) | set(self._staged)  # before what is lent: see ``forget``
         lent, self._lent = self._lent, set()
-        self._delete(lent - set(self._files) - set(self._staged))
+        self._delete(lent - needed)
 
     def scrub(self) -> list[str]:
         """Read some of the version's files again, and their twins; all of them in turn over time. One that has rotted
@@ -372,7 +383,9 @@ class CheckpointStore:
             self._drop(version)
         shutil.rmtree(self._twins, ignore_errors=True)
         self._twins.mkdir(exist_ok=True)
-        self._files, self._seen, self._lent = {}, {}, set()
+        self._lent = set()  # first: nothing may be taken back from the query, whoever is reading still
+        self._files, self._seen = {}, {}
+        self._drop_ahead()
         move_in(self.state)
 
     def _drop(self, version: int) -> None:
@@ -416,13 +429,14 @@ class CheckpointStore:
             return False
 
     def _keep_only(self, names: set[str]) -> None:
+        names = names | self._lent
         for folder in (self.state, self._twins):
             for root, _dirs, files in os.walk(folder):
                 for file in files:
                     path = Path(root, file)
                     relative = str(path.relative_to(folder))
                     # The running (armed) query has written its own metadata file; it must not lose it.
-                    if relative not in names | self._lent and relative != "metadata":
+                    if relative not in names and relative != "metadata":
                         path.unlink()
 
     def _read(self, version: int) -> dict[str, Any]:

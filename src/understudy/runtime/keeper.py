@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -192,8 +193,10 @@ class Keeper(threading.Thread):
                 with self.host.changed:
                     calm = max(0.0, stage.started_at + CALM_S - time.monotonic())
                     self.host.changed.wait_for(lambda: self.over or self._draining, timeout=calm)
-        except FileNotFoundError as error:
-            failure: str | None = f"a file of the version is gone: {error}"
+        except Exception as error:
+            if not isinstance(error, FileNotFoundError):  # Spark has cleaned up meanwhile
+                traceback.print_exc()
+            failure: str | None = f"the version cannot be named: {error}"
         else:
             failure = shipper.ship(order.epoch, needed, lambda size: self.spent.update({"bytes": size}))
         if failure == "fenced":

@@ -51,11 +51,18 @@ class Stores:
                 self.close(armed)
         return False
 
+    def let_go(self, armed: StreamingQuery) -> None:
+        """The query is about to run: what is being opened for it will be, and nothing else."""
+        self._tell("letGo", armed)
+
     def close(self, armed: StreamingQuery) -> None:
         """Of what was opened for a query nothing counts any more: it shall open its state itself."""
+        self._tell("close", armed)
+
+    def _tell(self, what: str, armed: StreamingQuery) -> None:
         if self._opener is not None:
             try:
-                self._opener.close(armed._jsq)
+                getattr(self._opener, what)(armed._jsq)
             except Py4JError as error:
                 self._complain(error)
 

@@ -57,6 +57,7 @@ class Shipper:
         """The own disk takes one message at a time."""
         self._newer: NewerImage | None = None
         self._no_newer_until = stage.started_at + CALM_S
+        self._counted: Callable[[int], None] = lambda _: None
 
     def ship(self, epoch: int, needed: dict[str, Path], counted: Callable[[int], None] = lambda _: None) -> str | None:
         """Returns None when the version is safe at the target, else why not: ``fenced``, ``moved`` (another target was
@@ -93,22 +94,28 @@ class Shipper:
         fresh = files_of_version(state, batch)
         if newer is not None and not newer.is_alive():
             kept = files_since(newer.files, shipped.files, fresh, state, batch) if newer.serves(shipped) else None
-            newer.end()
             if kept is None:
                 shipped.forget_ahead()
                 self._no_newer_until = time.monotonic() + BRINGING_AGAIN_S
             self._newer = newer = None
             if kept is not None:
                 return kept
-        if newer is None and (not shipped.files or self.lacks(fresh) <= AT_ONCE_BYTES):
+        if not shipped.files or (newer is None and self.lacks(fresh) <= AT_ONCE_BYTES):
             return fresh
         kept = files_since({}, shipped.files, fresh, state, batch)
         if kept is None or self.lacks(kept) > self.lacks(fresh):
             return fresh
         if newer is None and time.monotonic() >= self._no_newer_until and self._are_many(changes_in(kept)):
-            self._newer = NewerImage(self, image_in(fresh))
-            self._newer.start()
+            self._bring_newer(image_in(fresh))
         return kept
+
+    def _bring_newer(self, image: dict[str, Path]) -> None:
+        try:
+            self._newer = NewerImage(self, image)
+            self._newer.start()
+        except OSError as error:
+            print(f"{self.stage.name}: a newer image cannot be kept: {error}", flush=True)
+            self._no_newer_until = time.monotonic() + BRINGING_AGAIN_S
 
     def _are_many(self, changes: list[str]) -> bool:
         stores = {name.rpartition("/")[0] for name in changes}
@@ -119,13 +126,13 @@ class Shipper:
         """Bytes of a version that would have to be sent."""
         return sum(path.stat().st_size for name, path in needed.items() if not self._shipped.has(name))
 
-    def bring(self, files: dict[str, Path], over: Callable[[], bool]) -> bool:
+    def bring(self, files: dict[str, Path]) -> bool:
         """Bring files ahead of the version that will name them. Returns whether all are there."""
         shipped = self._shipped
         try:
             for header, body in shipped.parts_ahead(files):
                 begin = time.monotonic()
-                if over() or self.over or self._shipped is not shipped or self._send(header, body) is not None:
+                if self.over or self._shipped is not shipped or self._send(header, body) is not None:
                     return False
                 self._counted(len(body))
                 time.sleep((time.monotonic() - begin) * (1 / BRINGING_SHARE - 1))
@@ -173,25 +180,25 @@ class NewerImage(threading.Thread):
         super().__init__(name=f"newer image of {stage.name}", daemon=True)
         self._shipper, self._shipped = shipper, shipper._shipped
         self._folder = stage.folder / f"image-{time.time_ns()}"
-        self._arrived = self._over = False
-        self.files: dict[str, Path] = {}
-        for name, path in image.items():
-            self.files[name] = self._folder / name
-            self.files[name].parent.mkdir(parents=True, exist_ok=True)
-            os.link(path, self.files[name])
+        self._arrived = False
+        self.files = {name: self._folder / name for name in image}
+        try:
+            for name, path in image.items():
+                self.files[name].parent.mkdir(parents=True, exist_ok=True)
+                os.link(path, self.files[name])
+        except OSError:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
 
     def run(self) -> None:
-        self._arrived = self._shipper.bring(self.files, lambda: self._over)
-        if self._over or self._shipper.over:
-            self.end()
+        try:
+            self._arrived = self._shipper.bring(self.files)
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def serves(self, shipped: Shipped) -> bool:
         """All of it is at the target, which is still thought to hold what it did."""
         return self._arrived and shipped is self._shipped and all(map(shipped.has, self.files))
-
-    def end(self) -> None:
-        self._over = True
-        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 class Shippers:

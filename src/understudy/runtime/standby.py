@@ -107,7 +107,12 @@ class StandbyStage:
             if manifest is None:
                 caught_up(True)
                 return  # what it held is damaged; a takeover will fail
-            held = self.store.clone(self.folder / f"held-{time.time_ns()}")
+            try:
+                held = self.store.clone(self.folder / f"held-{time.time_ns()}")
+                self.store.hand_over_ahead(held)
+            except OSError:
+                caught_up(True)
+                raise
             self.store.forget()
             self.copy = RunningStage(
                 self.host,
