@@ -5,6 +5,7 @@ from pyspark.ml import Pipeline
 from pyspark.ml.classification import DecisionTreeClassifier
 from pyspark.ml.feature import StringIndexer, VectorAssembler
 from pyspark.ml.regression import LinearRegression
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import understudy as us
@@ -34,7 +35,8 @@ def sql_over_a_view(positions):
 @job.stage(positions, output_mode="append", host="h2", standbys=["h1"])
 def sql_with_arguments(positions):
     timed = positions.withColumn("time", helpers.late_time()).withWatermark("time", "2 seconds")
-    return positions.sparkSession.sql(
+    spark = SparkSession.getActiveSession()
+    return spark.sql(
         "SELECT window.start, window.end, count(*) AS cars FROM {timed} "
         "WHERE speed > :least GROUP BY window(time, '4 seconds')",
         args={"least": 25.0},

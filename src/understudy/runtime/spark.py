@@ -195,8 +195,11 @@ class Plans:
         return self._operators[stage]
 
     def _build(self, stage: Stage) -> DataFrame:
-        from pyspark.sql import DataFrame
+        from pyspark.sql import DataFrame, SparkSession
 
+        # As in a script, where the thread that made the session builds the query: SparkSession.getActiveSession().
+        active = SparkSession._get_j_spark_session_class(self._spark._jvm)  # type: ignore[attr-defined]
+        active.setActiveSession(self._spark._jsparkSession)
         try:
             if isinstance(stage.source, SparkSource):
                 frame: Any = stage.source.function(self._spark)
