@@ -55,7 +55,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=2_000_000, help="rows per epoch of the single stage")
     parser.add_argument("--chain-rows", type=int, default=500_000, help="rows per epoch of the chain")
     parser.add_argument("--epochs", type=int, default=30)
-    parser.add_argument("--warm", type=int, default=15)
+    parser.add_argument("--warm", type=int, default=40, help="epochs until the JVMs have compiled what they run")
     parser.add_argument("--out", type=Path, default=Path("out"))
     arguments = parser.parse_args()
     interrupt_on_sigterm()
