@@ -141,7 +141,7 @@ class Running:
 
         def beats() -> Iterator[Any]:
             while not self.over.wait(0.05):
-                yield empty, b"[{},0]"
+                yield empty, b"[{},0,0]"
 
         return flight.GeneratorStream(BEAT, beats())
 

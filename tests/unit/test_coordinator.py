@@ -39,6 +39,8 @@ class Answering:
         self.process: str | None = None
         self.plans, self.deaf, self.serial = 0, 0, -1
         """How many plans have come, how many of the next ones get lost, and the newest of the others."""
+        self.nonsense: bytes | None = None
+        """What it sends instead of pulses."""
         self.stages: dict[str, Any] = {}
         """As it tells them when asked how it stands."""
         calls = {"job": lambda header, body: {}, "plan": self.plan, "status": self.status}
@@ -67,7 +69,7 @@ class Answering:
             for _ in range(life):
                 if self.over:
                     break
-                yield empty, f"[{{}},0,{self.serial}]".encode()
+                yield empty, self.nonsense or f"[{{}},0,{self.serial}]".encode()
                 time.sleep(0.02)
             raise flight.FlightUnavailableError("the connection is lost")
 
@@ -137,6 +139,16 @@ def test_another_process_at_the_same_address_is_another_host(coordinator: Coordi
     wait_for(lambda: "h1" not in coordinator.failover.alive, 10, "the loss of the first")
     join(coordinator, host, "p2")
     assert coordinator.processes["h1"] == "p2"
+    host.stop()
+
+
+@pytest.mark.parametrize("nonsense", [b"{}", b"[]", b"[{}, 0]", b'[{}, 0, "1"]', b"not even json"])
+def test_a_host_that_sends_nonsense_is_given_up(coordinator: Coordinator, nonsense: bytes) -> None:
+    host = Answering([])
+    join(coordinator, host)
+    host.nonsense = nonsense
+    wait_for(lambda: "h1" not in coordinator.failover.alive, 10, "its loss")
+    assert any("it sent nonsense" in event["text"] for event in coordinator.events)
     host.stop()
 
 

@@ -334,7 +334,7 @@ class Coordinator:
                 for message in peer.stream(request):
                     if self._closed:
                         return
-                    self._on_pulse(host, json.loads(message), first=first, joined=joined)
+                    self._on_pulse(host, _pulse_in(message), first=first, joined=joined)
                     first, joined, broken = False, False, 0
             except ValueError as error:
                 reason = f"it sent nonsense ({error})"
@@ -356,7 +356,7 @@ class Coordinator:
                 self.detector.handle(detection.Broken(host, reason), time.monotonic())
             self._weigh(OWNER, self.detector.view())
 
-    def _on_pulse(self, host: str, pulse: Any, *, first: bool, joined: bool) -> None:
+    def _on_pulse(self, host: str, pulse: list[Any], *, first: bool, joined: bool) -> None:
         with self.changed:
             self.pulses[host] = pulse
             event = detection.Connected(host) if first else detection.Beat(host)
@@ -748,3 +748,11 @@ class Coordinator:
             if address not in self._peers:
                 self._peers[address] = wire.Peer(address, self.config.token, self.meter, self.config.tls)
             return self._peers[address]
+
+
+def _pulse_in(message: bytes) -> list[Any]:
+    """What ``Host.pulse`` says. Raises ValueError when it is anything else."""
+    pulse = json.loads(message)
+    if not isinstance(pulse, list) or [type(part) for part in pulse] != [dict, int, int]:
+        raise ValueError(f"a pulse of {len(message)} bytes that is none")
+    return pulse
