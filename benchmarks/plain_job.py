@@ -85,7 +85,7 @@ def run(job_file: Path, entries: dict[str, list[Any]], out: Path, at_once: int) 
         writer = FolderSink(str(out / sink), "parquet").open(1, lambda: spark)
         refused: Exception | None = None
         for mode in [stage.output_mode] if stage.output_mode else ["update", "append"]:
-            plan = frame(name).writeStream.outputMode(mode).trigger(availableNow=True)
+            plan = frames[name].writeStream.outputMode(mode).trigger(availableNow=True)
             plan = plan.foreachBatch(lambda rows, batch: writer.write(batch, rows.toArrow()))
             try:
                 query = plan.option("checkpointLocation", str(work / "checkpoints" / name)).start()
@@ -97,8 +97,10 @@ def run(job_file: Path, entries: dict[str, list[Any]], out: Path, at_once: int) 
             return
         raise RuntimeError(f"{name}: {refused}")
 
+    # Here, as a script does: Spark's active session is that of the thread which made it.
+    frames = {name: frame(name) for name, stage in job.stages.items() if stage.sinks}
     with ThreadPoolExecutor(at_once) as pool:
-        list(pool.map(one, [name for name, stage in job.stages.items() if stage.sinks]))
+        list(pool.map(one, frames))
 
 
 def main() -> None:
