@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import threading
 import time
@@ -232,15 +233,19 @@ class ArmedQuery:
         threading.Thread(target=follow, name=f"catch up {self.name}", daemon=True).start()
 
         def caught_up(mended: bool) -> None:
-            limit = None if mended else time.monotonic() + CATCH_UP_S
-            self.lock.wait_for(lambda: not self._following, timeout=None if mended else CATCH_UP_S)
+            limit = time.monotonic() + (math.inf if mended else CATCH_UP_S)
+            self._wait_until(limit, lambda: not self._following)
             begun.set()  # what had come of a next version is gone now
-            self.lock.wait_for(done.is_set, timeout=limit and max(0.0, limit - time.monotonic()))
+            self._wait_until(limit, done.is_set)
             if mended:
                 stores.close(query)
             stores.let_go(query)
 
         return caught_up
+
+    def _wait_until(self, limit: float, there: Callable[[], bool]) -> None:
+        """Call with ``lock`` held; others may have it meanwhile."""
+        self.lock.wait_for(there, None if limit == math.inf else max(0.0, limit - time.monotonic()))
 
     def close_state(self) -> None:
         """What was opened for the query does not count any more. Call with ``lock`` held."""

@@ -16,7 +16,8 @@ import pyarrow.flight as flight
 
 from understudy.core.acks import FINAL
 from understudy.core.policies import Policy, base
-from understudy.runtime.shipping import CALM_BYTES, CALM_S, Shippers
+from understudy.runtime.rehearsal import CALM_S
+from understudy.runtime.shipping import CALM_BYTES, Shippers
 
 if TYPE_CHECKING:
     from understudy.runtime.host import Host

@@ -25,7 +25,8 @@ NO_FASTER, LAST = 0.9, 3
 REHEARSAL_S = 45.0
 """A rehearsal that takes longer hangs, and others wait for it. The takeover is then only slower."""
 CALM_S = 3.0
-"""So long after a takeover nobody rehearses: the new primary needs the processor more."""
+"""So long after a takeover nobody rehearses on its host, and nothing large is sent: the new primary needs processor and
+disk more."""
 
 
 class Turns:

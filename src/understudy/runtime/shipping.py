@@ -20,16 +20,15 @@ import pyarrow.flight as flight
 
 from understudy.core.policies import base
 from understudy.runtime.checkpoints import CheckpointDamaged, CheckpointStore, Shipped
+from understudy.runtime.rehearsal import CALM_S
 from understudy.runtime.spark import first_line
 from understudy.runtime.spark_files import changes_in, files_of_version, files_since, image_in
 
 if TYPE_CHECKING:
     from understudy.runtime.stage import RunningStage
 
-CALM_S, CALM_BYTES = 3.0, 64 << 20
-"""So long after its start a stage is not asked for so much at once: a takeover needs disk and processor for itself."""
-PASTE_S = 30.0
-"""How long a target may take for one message. While it opens a state, which may be large, it takes none."""
+CALM_BYTES = 64 << 20
+"""Within ``CALM_S`` of its start a stage is not asked for so much at once: a takeover needs the disk for itself."""
 AT_ONCE_BYTES = 16 << 20
 """An image is sent with its version when the target lacks no more of it than this."""
 CHANGES_BYTES, CHANGES = 64 << 20, 500
@@ -155,7 +154,7 @@ class Shipper:
                 self._own.paste(header, body)
             return None
         header = {"unit": stage.unit, "stage": stage.name, "generation": stage.generation, **header}
-        reply = self.host.peer(self.target).call("paste", header, body, category="checkpoint", timeout_s=PASTE_S)
+        reply = self.host.peer(self.target).call("paste", header, body, category="checkpoint", timeout_s=15)
         return f"disk: {reply.header['text']}" if reply.refused == "disk" else reply.refused
 
 
