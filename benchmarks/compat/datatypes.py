@@ -176,6 +176,35 @@ def nulls(null_rows):
 
 
 @job.stage(positions, host="h2", standbys=["h1"])
+def holed_rows(positions):
+    # Spark copies arrays of numbers in another way than other arrays.
+    types = (
+        "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "decimal(9,2)", "decimal(30,5)",
+        "string", "binary", "date", "timestamp", "timestamp_ntz", "array<bigint>",
+    )  # fmt: skip
+    values = {
+        "boolean": "id % 2 = 0",
+        "binary": "CAST(CAST(id AS STRING) AS BINARY)",
+        "date": "date_add(DATE'2026-01-01', CAST(id % 90 AS INT))",
+        "timestamp_ntz": "timestamp_seconds(id)",
+        "array<bigint>": "array(id, NULL)",
+    }
+    columns = []
+    for number, kind in enumerate(types):
+        value = F.expr(values.get(kind, "id % 100")).cast(kind)
+        holed = F.array(now_and_then(value), value, F.lit(None).cast(kind))
+        pair = F.create_map(F.lit(1), now_and_then(value), F.lit(2), F.lit(None).cast(kind))
+        columns += [holed.alias(f"a{number}"), now_and_then(F.struct(pair.alias("pair"))).alias(f"m{number}")]
+    return positions.select("id", "road", *columns)
+
+
+@job.stage(holed_rows, host="h2", standbys=["h1"])
+def nulls_inside(holed_rows):
+    columns = [name for name in holed_rows.columns if name not in ("id", "road")]
+    return holed_rows.groupBy("road").agg(*[F.max_by(F.to_json(F.struct(name)), "id").alias(name) for name in columns])
+
+
+@job.stage(positions, host="h2", standbys=["h1"])
 def variant_rows(positions):
     text = F.to_json(F.struct("road", "speed", F.struct(F.array("id", "road").alias("list")).alias("deep")))
     # null in JSON; as a null of SQL, a variant does not get through DataFrame.toArrow (PySpark 4.3).
@@ -229,6 +258,7 @@ for shape in (
     intervals,
     binaries,
     nulls,
+    nulls_inside,
     variants,
     strings_of_a_megabyte,
     three_hundred_columns,

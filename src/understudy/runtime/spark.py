@@ -85,6 +85,17 @@ def _worker_python(folder: Path, imports: Path) -> Path:
     return script
 
 
+def _own_options(local_dir: Path) -> str:
+    """What every JVM is told, whatever else the user tells it."""
+    return (
+        # Native libraries are unpacked there, and a JVM that is killed leaves them behind.
+        f'"-Djava.io.tmpdir={local_dir}" '
+        # Spark copies an array of numbers first, and marks what is null afterwards; Arrow would throw in between.
+        "-Darrow.enable_null_check_for_get=false "
+        f"{class_archive.options()}"
+    )
+
+
 def start_session(
     name: str, *, master: str, settings: dict[str, str], local_dir: Path, imports: Path
 ) -> SparkSession:
@@ -99,7 +110,7 @@ def start_session(
         **_SETTINGS,
         "spark.sql.warehouse.dir": str(local_dir / "warehouse"),
         **settings,
-        _OPTIONS: f"{class_archive.options()} {settings.get(_OPTIONS, _JVM_OPTIONS)}",
+        _OPTIONS: f"{_own_options(local_dir)} {settings.get(_OPTIONS, _JVM_OPTIONS)}",
         _CLASS_PATH: os.pathsep.join(filter(None, [str(JAR), settings.get(_CLASS_PATH)])),
     }
     for key, value in merged.items():
