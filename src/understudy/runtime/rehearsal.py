@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from understudy.runtime import wire
+from understudy.runtime.arrow_types import collect
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -121,7 +122,7 @@ class Rehearsal:
         return None if reply.refused else table
 
     def _publish(self, frame: DataFrame, batch: int) -> None:
-        frame.toArrow()
+        collect(frame)
 
     def arm(self) -> dict[str, Any]:
         return {"session": self.session}

@@ -17,7 +17,7 @@ import pyarrow as pa
 from understudy.core.operators import OperatorClass, judge
 from understudy.errors import JobError, SetupError
 from understudy.job import Job, Stage
-from understudy.runtime import class_archive, operators
+from understudy.runtime import arrow_types, class_archive, operators
 from understudy.runtime.opened import Stores
 from understudy.runtime.spark_io import source_called
 from understudy.runtime.spark_jvm import JAR
@@ -159,9 +159,7 @@ class Plans:
         return self._schemas[stream]
 
     def arrow_schema(self, stream: str) -> pa.Schema:
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        return to_arrow_schema(self.schema(stream), timezone="UTC")
+        return arrow_types.as_sent(self.schema(stream))
 
     def require_sendable(self, stream: str) -> None:
         """Raises JobError where a column's type cannot leave the stage, or cannot be written by one of its sinks."""

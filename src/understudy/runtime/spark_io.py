@@ -76,8 +76,10 @@ class EpochReader(_SimpleStreamReaderWrapper):
 
     simple_reader = None
 
-    def __init__(self, host: str, stage: str, input: str) -> None:
-        self._host, self._stage, self._input = host, stage, input
+    def __init__(self, host: str, stage: str, input: str, schema: StructType) -> None:
+        self._host, self._stage, self._input, self._schema = host, stage, input, schema
+        self._declared: pa.Schema | None = None
+        """The schema in Arrow, once it was needed."""
         self._along: tuple[int, pa.Table] | None = None
         """The epoch that was asked for last, and its rows, if they are few."""
         self._session = ""
@@ -125,7 +127,12 @@ class EpochReader(_SimpleStreamReaderWrapper):
             "part": partition.part,
             "parts": partition.parts,
         }
-        return _insist(lambda: _peer(self._host).get(request, timeout_s=120))[1]
+        from understudy.runtime import arrow_types
+
+        table = _insist(lambda: _peer(self._host).get(request, timeout_s=120))[1]
+        if self._declared is None:
+            self._declared = arrow_types.as_declared(self._schema)
+        return arrow_types.taken_back(table, self._declared)
 
     def _call(self, action: str, **header: Any) -> dict[str, Any]:
         header |= {"stage": self._stage, "input": self._input, "session": self._session}
@@ -140,7 +147,7 @@ class EpochSource(DataSource):
         return StructType.fromJson(json.loads(self.options["schema"]))
 
     def streamReader(self, schema: StructType) -> EpochReader:
-        return EpochReader(self.options["host"], self.options["stage"], self.options["input"])
+        return EpochReader(self.options["host"], self.options["stage"], self.options["input"], schema)
 
 
 def source_called(name: str) -> type[EpochSource]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from understudy.runtime.arrow_types import collect
 from understudy.runtime.shipping import Shippers
 from understudy.runtime.stage import RunningStage
 from understudy.runtime.streams import AHEAD_MAX, write_table
@@ -94,7 +95,7 @@ class SparkSourceStage(RunningStage):
         epoch = batch + self.base
         if self.stopping or epoch < self.output.queue.next:
             return
-        table = frame.toArrow()
+        table = collect(frame)
         self._queue_folder.mkdir(parents=True, exist_ok=True)
         write_table(self._queue_folder / f"{epoch}.arrow", table)
         record = self.host.options.get("record")

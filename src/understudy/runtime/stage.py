@@ -27,6 +27,7 @@ from understudy.core.policies.upstream import Row
 from understudy.core.windows import Windows
 from understudy.errors import JobError
 from understudy.runtime import blame, wire
+from understudy.runtime.arrow_types import collect
 from understudy.runtime.checkpoints import CheckpointStore, Shipped
 from understudy.runtime.keeper import Keeper, Reporter
 from understudy.runtime.spark import WORKER_LATE, root_cause
@@ -282,7 +283,7 @@ class RunningStage:
 
     def publish(self, frame: DataFrame, batch: int) -> None:
         self.host.trace(self.name, "planned", batch + self.base)
-        table = frame.toArrow()
+        table = collect(frame)
         self.host.trace(self.name, "computed", batch + self.base)
         if not self.stopping:
             self.output.append(batch + self.base, table)
