@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from plain_failover import Child, die_with_parent
 from understudy import job_files
 from understudy.cli import FAST_START
+from understudy.runtime.arrow_types import collect
 from understudy.runtime.spark import start_session
 from understudy.sinks import FolderSink
 
@@ -86,7 +87,7 @@ def run(job_file: Path, entries: dict[str, list[Any]], out: Path, at_once: int) 
         refused: Exception | None = None
         for mode in [stage.output_mode] if stage.output_mode else ["update", "append"]:
             plan = frames[name].writeStream.outputMode(mode).trigger(availableNow=True)
-            plan = plan.foreachBatch(lambda rows, batch: writer.write(batch, rows.toArrow()))
+            plan = plan.foreachBatch(lambda rows, batch: writer.write(batch, collect(rows)))
             try:
                 query = plan.option("checkpointLocation", str(work / "checkpoints" / name)).start()
             except Exception as error:

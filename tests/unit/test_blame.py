@@ -28,6 +28,7 @@ HOME = "/venv/lib/python3.11/site-packages/understudy"
         ("ansi", CODE),
         ("users_flight", CODE),  # the user's function asks a Flight server of its own
         ("publishing", UNDERSTUDY),
+        ("converting", UNDERSTUDY),
         ("reading", UNDERSTUDY),
         ("no_token", UNDERSTUDY),
         ("stopped", UNDERSTUDY),

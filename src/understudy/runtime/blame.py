@@ -24,7 +24,7 @@ _GUESTS = ("examples/", "lab/")
 _DOORS = ("sources.py", "sinks.py")
 """Ours, but at work on the user's files: what fails there is mostly in the files."""
 _BUGS = ("AssertionError", "AttributeError", "IndexError", "KeyError", "NameError", "UnboundLocalError")
-_LIBRARY = re.compile(r"site-packages/|dist-packages/|/lib/python\d|pyspark\.zip|^<frozen|\.pyx$")
+_LIBRARY = re.compile(r"site-packages/|dist-packages/|/lib/python\d|pyspark\.zip|^<frozen|\.(pyx|pxi)$")
 
 _MACHINE = re.compile(
     r"Python worker failed to connect back|Python worker exited unexpectedly|PYTHON_WORKER_EXITED"
