@@ -16,12 +16,10 @@ from understudy.core.failover import (
     Failover,
     HostJoined,
     HostLost,
-    Plan,
     Publish,
-    Standbys,
     StopJob,
-    UnitPlan,
 )
+from understudy.core.plans import Plan, Standbys, UnitPlan
 from understudy.core.policies import PassiveStandby, Policy
 from understudy.core.topology import StageShape, Topology, UnitShape
 

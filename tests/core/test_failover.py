@@ -13,14 +13,13 @@ from understudy.core.failover import (
     Failover,
     HostJoined,
     HostLost,
-    Plan,
     Publish,
     Say,
     StageThrew,
     StandbyReady,
     StopJob,
-    UnitPlan,
 )
+from understudy.core.plans import Plan, UnitPlan
 from understudy.core.policies import ActiveStandby, PassiveStandby, Policy, UpstreamBackup, none
 from understudy.core.topology import StageShape, Topology, UnitShape
 

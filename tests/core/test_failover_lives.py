@@ -19,15 +19,14 @@ from understudy.core.failover import (
     HostJoined,
     HostLost,
     HostSuspected,
-    Plan,
     Publish,
     Say,
     StageThrew,
     StandbyReady,
     StandbyUnusable,
     StopJob,
-    UnitPlan,
 )
+from understudy.core.plans import Plan, UnitPlan
 from understudy.core.policies import ActiveStandby, Hybrid, PassiveStandby, Policy, UpstreamBackup, none
 from understudy.core.topology import StageShape, Topology, UnitShape
 

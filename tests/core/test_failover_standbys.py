@@ -14,8 +14,8 @@ from understudy.core.failover import (
     Say,
     StandbyReady,
     StandbyUnusable,
-    UnitPlan,
 )
+from understudy.core.plans import UnitPlan
 from understudy.core.policies import ActiveStandby, Hybrid, PassiveStandby
 from understudy.core.topology import StageShape, Topology, UnitShape
 

@@ -9,12 +9,12 @@ from understudy.core.failover import (
     Failover,
     HostJoined,
     HostSuspected,
-    Plan,
     StandbyReady,
     StandbyUnusable,
     Switch,
     Turned,
 )
+from understudy.core.plans import Plan
 from understudy.core.policies import ActiveStandby, Hybrid, PassiveStandby, Policy, UpstreamBackup, none
 
 TO_ACTIVE = Switch("u", ActiveStandby())

@@ -19,8 +19,8 @@ from understudy.core.failover import (
     StageThrew,
     StandbyReady,
     StandbyUnusable,
-    UnitPlan,
 )
+from understudy.core.plans import UnitPlan
 from understudy.core.policies import Hybrid, PassiveStandby, UpstreamBackup, none
 
 BOTH_GONE = UnitPlan(3, "A", ("B",), ("B",), "held", (5,))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from understudy.core.acks import FINAL
+from understudy.core.directory import Directory
 from understudy.core.policies import PassiveStandby, StageRole, UpstreamBackup
 from understudy.core.policies.base import AckUpstream, Capture, Committed, Effect, Event, Placed
 from understudy.core.policies.passive import Sweeping
@@ -15,7 +16,6 @@ from understudy.core.queue import OutputQueue
 from understudy.sim import sinks
 from understudy.sim.faults import Fault, Saboteur
 from understudy.sim.fuzz import SHAPES, Story, finish_and_judge, uniform
-from understudy.sim.hosts import Host
 from understudy.sim.model import SimJob
 from understudy.sim.nodes import Conditions, World
 
@@ -113,7 +113,7 @@ def test_no_fencing_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A primary that cannot hear the coordinator goes on while another takes over, and nobody turns it away."""
     job = uniform(SHAPES["chain"], PassiveStandby(every=0.1))
     assert complaints(lambda: job, "isolation") == []
-    monkeypatch.setattr(Host, "stale", lambda self, unit, generation: False)
+    monkeypatch.setattr(Directory, "stale", lambda self, unit, generation: False)
     monkeypatch.setattr(sinks.SinkStore, "open", lambda self, generation: True)
     monkeypatch.setattr(OutputQueue, "hears", lambda self, consumer, generation, *, near: True)
     found = complaints(lambda: job, "isolation")

@@ -7,7 +7,9 @@ from itertools import permutations
 
 import pytest
 
-from understudy.core.failover import Failover, Turn, UnitPlan
+from understudy.core.failover import Failover
+from understudy.core.keeping import Keeper
+from understudy.core.plans import Turn, UnitPlan
 from understudy.core.policies import ActiveStandby, PassiveStandby, Policy, none
 from understudy.core.policies.passive import StageVersions
 from understudy.sim.checks import judge
@@ -25,7 +27,6 @@ from understudy.sim.fuzz import (
     shape,
     uniform,
 )
-from understudy.sim.keepers import Keeper
 from understudy.sim.nodes import Conditions, World
 from understudy.sim.steps import KEPT, TURNS, Place, crash_everywhere
 from understudy.sim.units import Unit
@@ -249,7 +250,7 @@ def test_acknowledging_what_one_of_two_allows_is_caught(
     """Checkpoints let go of input that wide windows are made of; and keep what a stage without state needs no more."""
 
     def allow(self: Unit, copy: Copy) -> None:
-        copy.acks = self.keepers[counts].acks[copy.name]
+        copy.acks = self.keepers[counts].machine.acks[copy.name]
 
     assert complaints("sweeping", "upstream", span=span) == []
     monkeypatch.setattr(Unit, "allow", allow)

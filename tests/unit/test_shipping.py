@@ -70,7 +70,7 @@ def primary(tmp_path: Path) -> Primary:
 def shipper(primary: Primary, monkeypatch: pytest.MonkeyPatch) -> Shipper:
     monkeypatch.setattr(shipping, "AT_ONCE_BYTES", TABLE_BYTES)
     monkeypatch.setattr(shipping, "CHANGES_BYTES", 45)
-    return Shipper(primary, "h1", -1)  # type: ignore[arg-type]
+    return Shipper(primary, "h1")  # type: ignore[arg-type]
 
 
 def ship(shipper: Shipper, primary: Primary) -> int:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from understudy.core.detection import Trouble
-from understudy.core.failover import Turn, UnitPlan
 from understudy.core.monitoring import OWNER, Health
+from understudy.core.plans import Turn, UnitPlan
 from understudy.core.policies import parse
 from understudy.telling import health, standbys
 

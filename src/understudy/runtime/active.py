@@ -73,6 +73,12 @@ class ActiveStandbyStage:
         if copy is not None and copy.resumed_at is not None:
             self.host.report("armed", stage=self.name, unit=self.unit, generation=generation)
 
+    def rise(self) -> None:
+        """It runs already."""
+
+    def stand_down(self) -> None:
+        """It had not risen."""
+
     def take_copy(self) -> RunningStage | None:
         """Stop being a standby. Returns the running copy, which is the caller's to promote; None when there is none
         yet, or it has given up."""

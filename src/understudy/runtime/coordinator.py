@@ -21,16 +21,17 @@ import pyarrow.flight as flight
 
 from understudy import job_files, planning, roles, telling
 from understudy.core import detection, failover, monitoring
-from understudy.core.failover import Failover, Plan, UnitPlan
+from understudy.core.failover import Failover
 from understudy.core.monitoring import OWNER
 from understudy.core.operators import OperatorClass
+from understudy.core.plans import Plan, UnitPlan
 from understudy.core.policies import Auto, Policy, parse, spell
 from understudy.core.readiness import Readiness
 from understudy.errors import HostsUnavailable, JobError, OwnFault, SetupError, StageFailed, UnderstudyError
 from understudy.job import Job
 from understudy.planning import Measured
 from understudy.runtime import blame, profile, wire
-from understudy.runtime.journal import Journal, plan_in
+from understudy.runtime.journal import Journal
 
 UNLIMITED = 1 << 62
 CONNECTIONS = 3
@@ -96,7 +97,6 @@ class Coordinator:
         self.meter = wire.Meter()
         self.started: dict[str, int] = {}
         """Stage -> generation whose query is running."""
-        self._ready: set[tuple[str, int, str, int, str]] = set()
         self._holds: dict[str, dict[str, int]] = {}
         self._spent: dict[str, dict[str, int]] = {}
         """Address -> bytes by category when last asked, so that a host that died since still counts."""
@@ -142,7 +142,7 @@ class Coordinator:
             return False
         self._use_policies(self._chosen_before(journal))
         with self.changed:
-            self.failover.adopt(plan_in(journal))
+            self.failover.adopt(Plan.from_dict(journal["plan"]))
             self.hosts, self.pids, self.processes = journal["hosts"], journal["pids"], journal["processes"]
             self._ident = journal["ident"]
             self._begun = self._accepting = True
@@ -230,7 +230,7 @@ class Coordinator:
                         f"the job's units changed from {sorted(known)} to {sorted(self.topology.units)} since it "
                         "stopped; start over with --fresh"
                     )
-                self.failover.adopt(plan_in(journal))
+                self.failover.adopt(Plan.from_dict(journal["plan"]))
                 self._require_holds(journal["state"] == "stopped")
             self._begun = True
             clean = journal is not None and journal["state"] == "stopped"
@@ -482,12 +482,11 @@ class Coordinator:
 
     def _publish(self, plan: Plan, only: str | None = None) -> None:
         header = {
-            "serial": plan.serial,
+            **plan.to_dict(),
             "hosts": dict(self.hosts),
             "processes": dict(self.processes),
             "go": self.go,
             "policies": self.policies,
-            "units": {name: asdict(unit) for name, unit in plan.units.items()},
             "spares": self.failover.spares(),
         }
         for host in self.failover.alive:
@@ -505,7 +504,7 @@ class Coordinator:
         with self.changed:
             plan = self.failover.plan
             content = {
-                "plan": {"serial": plan.serial, "units": {n: asdict(u) for n, u in plan.units.items()}},
+                "plan": plan.to_dict(),
                 "hosts": self.hosts,
                 "pids": self.pids,
                 "processes": self.processes,
@@ -521,11 +520,8 @@ class Coordinator:
         generation, host = header.get("generation", 0), header["host"]
         with self.changed:
             if kind == "standby-ready":
-                about = (unit, generation, header["standby"], header["since"])
-                self._ready.add((*about, stage))
-                if all((*about, s) in self._ready for s in self.topology.units[unit].stages):
-                    self._handle(failover.StandbyReady(*about))
-                    self._maybe_go()
+                self._handle(failover.StandbyReady(unit, generation, header["standby"], header["since"]))
+                self._maybe_go()
             elif kind == "standby-unusable":
                 about = (unit, generation, header["standby"], header["since"])
                 self._handle(failover.StandbyUnusable(*about, header["cause"]))

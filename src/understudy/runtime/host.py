@@ -15,8 +15,8 @@ import time
 import traceback
 import uuid
 from collections import Counter, deque
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,10 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from understudy import job_files
+from understudy.core.directory import Directory
+from understudy.core.failover import StandbyReady, StandbyUnusable, Turned
+from understudy.core.keeping import Report
+from understudy.core.plans import Plan
 from understudy.core.policies import Policy, parse
 from understudy.errors import SetupError, UnderstudyError
 from understudy.job import Job
@@ -80,12 +84,9 @@ class Host:
         """Rows and bytes of every stream that were produced here."""
         self.cores = os.cpu_count() or 1
         self.job: Job = Job("none-yet")
-        self.plan: dict[str, Any] = {}
-        self.serial = -1
+        self.directory = Directory(self.name)
         self.go = 0
         self.draining = False
-        self.lost_with: dict[str, str] = {}
-        """Unit -> the host that led it before the one that leads it now, and was lost or given up."""
         self.hosts: dict[str, str] = {}
         self.processes: dict[str, str] = {}
         self.replay: dict[str, list[Any]] = {}
@@ -232,6 +233,14 @@ class Host:
             self._reports.append({"kind": kind, "host": self.name, "t": time.time(), **about})
             self.changed.notify_all()
 
+    def report_all(self, reports: Iterable[Report]) -> None:
+        for report in reports:
+            self.report_event(report.event)
+
+    def report_event(self, event: StandbyReady | StandbyUnusable | Turned) -> None:
+        about = {"standby" if name == "host" else name: value for name, value in asdict(event).items()}
+        self.report(_KINDS[type(event)], **about)
+
     def wake(self) -> None:
         """Let everyone who waits on this host look again."""
         with self.changed:
@@ -309,7 +318,7 @@ class Host:
             job.as_reference(Path(header["reference"]))
         with self.changed:
             self.job = job
-            self._defined = self.topology = job.topology()
+            self._define()
             self._chosen = {}
             self.options = header
             self.replay = header.get("replay") or {}
@@ -324,7 +333,11 @@ class Host:
         if chosen != self._chosen:
             self._chosen = chosen
             self.job.resolve(_policies(chosen))
-            self._defined = self.topology = self.job.topology()
+            self._define()
+
+    def _define(self) -> None:
+        self._defined = self.topology = self.job.topology()
+        self.directory.define(self.topology)
 
     def _on_check(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
         """Build every stage once, so that mistakes show before anything runs. With ``policies``, as if units were under
@@ -353,13 +366,9 @@ class Host:
             if header["serial"] < self.serial:
                 return {"refused": "stale"}
             self._use_policies(header["policies"])
-            for unit, known in self.plan.items():
-                if known["primary"] not in (None, header["units"][unit]["primary"]):
-                    self.lost_with[unit] = known["primary"]
-            self.serial, self.plan, self.hosts = header["serial"], header["units"], header["hosts"]
-            changed = {name: unit["policy"] for name, unit in self.plan.items() if unit["policy"]}
-            self.topology = self._defined.under(_policies(changed))
-            self.processes = header["processes"]
+            self.directory.take(Plan.from_dict(header))
+            self.topology = self._defined.under(self.directory.policies.of)
+            self.hosts, self.processes = header["hosts"], header["processes"]
             self.spares_wanted = {unit for unit, host in header["spares"].items() if host == self.name}
             self.go = max(self.go, header["go"])
             self.changed.notify_all()
@@ -369,20 +378,10 @@ class Host:
 
     # -- where things are ------------------------------------------------------------------------------------------
 
-    def primary_of_stream(self, stream: str) -> str | None:
-        unit = self.plan.get(self.topology.unit_of[stream])
-        return None if unit is None else unit["primary"]
-
-    def producers(self, stream: str, reader: str) -> tuple[str, ...]:
-        """Whom a stage of unit ``reader`` asks for a stream: its primary first; under eager delivery every copy that is
-        ready too. Within a unit every copy keeps to itself."""
-        unit = self.topology.unit_of[stream]
-        if unit == reader:
-            return (self.name,)
-        plan = self.plan.get(unit)
-        if plan is None or plan["primary"] is None:
-            return ()
-        return (plan["primary"], *(plan["ready"] if self.topology.units[unit].policy.eager else ()))
+    @property
+    def serial(self) -> int:
+        """Of the newest plan."""
+        return self.directory.serial
 
     def delivers_eagerly(self, consumer: str) -> bool:
         """Whether copies of a stage send what they make as well. Sinks have none."""
@@ -428,9 +427,7 @@ class Host:
     # -- calls from other hosts ------------------------------------------------------------------------------------
 
     def _stale(self, header: dict[str, Any]) -> bool:
-        """True when the caller speaks for a generation that has been replaced."""
-        known = self.plan.get(header["unit"])
-        return known is not None and header["generation"] < known["generation"]
+        return self.directory.stale(header["unit"], header["generation"])
 
     def _get_epoch(self, request: dict[str, Any]) -> flight.FlightDataStream:
         stream = self.stream(request["stream"])
@@ -471,18 +468,7 @@ class Host:
         return wire.epoch_stream(table.slice(0, 10_000), {})
 
     def _near(self, header: dict[str, Any]) -> bool:
-        """That the consumer who speaks has an epoch keeps nothing safe: it shares the producer's fate, or has copies
-        that may lag behind what its primary has asked for."""
-        consumer, unit = header["consumer"], header["unit"]
-        turn = (self.plan.get(unit) or {}).get("turn")
-        policies = [self.topology.units[unit].policy, *([parse(turn["policy"])] if turn else [])]
-        if any(policy.standby_runs for policy in policies):
-            return True
-        k = max(policy.levels for policy in policies)
-        return self.topology.shares_fate(consumer, header["stream"], {**self.primaries(), unit: header["host"]}, k)
-
-    def primaries(self) -> dict[str, str | None]:
-        return {unit: plan["primary"] for unit, plan in self.plan.items()}
+        return self.directory.near(header["stream"], header["consumer"], header["host"])
 
     def _on_position(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
         stream = self.stream(header["stream"])
@@ -607,15 +593,15 @@ class Host:
         """Forget the job but keep Spark warm: the next job can be sent."""
         with self.changed:
             self._resetting = True
-            self.plan = {}
+            self.directory.forget()
             self.spares_wanted = set()
         try:
             self.roles.forget()
             self.monitor.forget()
             with self.changed:
-                self.serial, self.go, self.draining = -1, 0, False
+                self.directory = Directory(self.name)
+                self.go, self.draining = 0, False
                 self.options, self.replay, self._plans, self._chosen = {}, {}, None, {}
-                self.lost_with.clear()
                 self._reports.clear()
         finally:
             self._resetting = False
@@ -624,6 +610,9 @@ class Host:
     def _on_exit(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
         threading.Timer(0.1, self._end, args=(0,)).start()
         return {}
+
+
+_KINDS: dict[type, str] = {StandbyReady: "standby-ready", StandbyUnusable: "standby-unusable", Turned: "turned"}
 
 
 def _policies(spelled: dict[str, str]) -> dict[str, Policy]:

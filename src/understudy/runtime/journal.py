@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-from understudy.core.failover import Plan, Turn, UnitPlan
 from understudy.errors import SetupError
 
 
@@ -32,17 +31,3 @@ class Journal:
             file.flush()
             os.fsync(file.fileno())
         temporary.rename(self._path)
-
-
-def plan_in(journal: dict[str, Any]) -> Plan:
-    """The plan that a journal holds."""
-    plan = journal["plan"]
-
-    def tuples(some: dict[str, Any]) -> dict[str, Any]:
-        return {k: tuple(v) if isinstance(v, list) else v for k, v in some.items()}
-
-    units = {
-        name: UnitPlan(**{**tuples(unit), "turn": unit["turn"] and Turn(**tuples(unit["turn"]))})
-        for name, unit in plan["units"].items()
-    }
-    return Plan(serial=plan["serial"], units=units)

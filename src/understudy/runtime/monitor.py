@@ -32,7 +32,7 @@ class MonitorRole:
             with self.host.changed:
                 if not self.host.options:
                     return  # the plan of a job that was taken back meanwhile
-                hosts = monitored(self.host.topology, self.host.primaries(), self.host.name)
+                hosts = monitored(self.host.topology, self.host.directory.primaries, self.host.name)
                 processes = dict(self.host.processes)
                 self._interval_s, misses = self.host.options["heartbeat"]
             if self._machine is None:

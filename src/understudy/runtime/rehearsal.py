@@ -110,7 +110,7 @@ class Rehearsal:
                 query.stop()
 
     def _sample(self, stream: str) -> pa.Table | None:
-        producer = self.host.primary_of_stream(stream)
+        producer = self.host.directory.primary_of(stream)
         if producer is None or producer == self.host.name:
             return None
         try:

@@ -6,14 +6,17 @@ import shutil
 import threading
 import time
 import traceback
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.flight as flight
 
-from understudy.core.policies import Policy, parse
-from understudy.core.policies.base import standby_key
+from understudy.core import agreement, keeping
+from understudy.core.agreement import Part, Standing
+from understudy.core.plans import UnitPlan
+from understudy.core.policies import Policy
 from understudy.core.policies.upstream import Row
 from understudy.errors import JobError
 from understudy.runtime import blame
@@ -34,14 +37,6 @@ STANDBYS = (StandbyStage, ActiveStandbyStage, StandbySource)
 PRIMARIES = (RunningStage, SourceStage)
 
 
-Standing = list[tuple[str, int]]
-"""Standbys, each with since when."""
-
-
-def _standing(some: dict[str, Any]) -> Standing:
-    return list(zip(some["standbys"], some["since"], strict=True))
-
-
 class Overtaken(Exception):
     """A newer plan has come while this one waited for another host."""
 
@@ -53,16 +48,18 @@ class Roles:
         self.host = host
         self._lock = threading.Lock()
         """One plan is carried out at a time."""
-        self._plan: dict[str, Any] = {}
-        """The one that is being carried out; the host may know a newer one."""
+        self._units: Mapping[str, UnitPlan] = {}
+        """The plan that is being carried out; the host may know a newer one."""
+        self._holdings: dict[str, keeping.Holdings] = {}
+        """Of units that are led from here."""
 
     def agree(self) -> None:
         """Become what the newest plan says, unit by unit, upstream first."""
         with self._lock:
             with self.host.changed:
-                self._plan = self.host.plan
-            for unit, wanted in self._plan.items():
-                if wanted["primary"] == self.host.name:
+                self._units = self.host.directory.units
+            for unit, wanted in self._units.items():
+                if wanted.primary == self.host.name:
                     self._judge_copies(unit)
                 for stage in self.host.topology.units[unit].stages:
                     try:
@@ -75,21 +72,21 @@ class Roles:
                             "threw",
                             stage=stage,
                             unit=unit,
-                            generation=wanted["generation"],
+                            generation=wanted.generation,
                             epoch=-1,
                             cause=f"cannot start on {self.host.name}: {error}",
                             whose=blame.of(error),
                         )
-                if wanted["primary"] == self.host.name:
+                if wanted.primary == self.host.name:
                     self._protect(unit, wanted)
             self._keep_spares()
 
     def _keep_spares(self) -> None:
         """Have a spare query of every stage that would be rebuilt here, for the generation that runs."""
         wanted = {
-            stage: (unit, self._plan[unit]["generation"])
+            stage: (unit, self._units[unit].generation)
             for unit in self.host.spares_wanted
-            if unit in self._plan
+            if unit in self._units
             for stage in self.host.topology.units[unit].stages
             if stage not in self.host.stages
         }
@@ -101,10 +98,10 @@ class Roles:
                 folder = self._stage_folder(stage)
                 self.host.spares[stage] = Spare(self.host, stage, unit=unit, generation=generation, folder=folder)
 
-    def _spare_of(self, stage: str, start: str) -> Spare | None:
-        """The spare of a stage that is to begin from nothing, if its query lives; any other is ended."""
+    def _living_spare(self, stage: str) -> Spare | None:
+        """The spare of a stage that is to begin from nothing, if its query lives; else it is ended."""
         spare = self.host.spares.pop(stage, None)
-        if spare is not None and (start == "held" or not spare.take()):
+        if spare is not None and not spare.take():
             self._end_spare(spare)
             spare = None
         return spare
@@ -123,94 +120,98 @@ class Roles:
             for stage in risen:
                 stage.stand_down()
 
-    def _agree(self, unit: str, stage: str, wanted: dict[str, Any]) -> None:
+    def _agree(self, unit: str, stage: str, wanted: UnitPlan) -> None:
+        standing = self._standing(self.host.stages.get(stage))
+        for order in agreement.orders(self.host.name, standing, wanted, self.host.topology.units[unit].policy):
+            self._carry_out(unit, stage, order)
+
+    def _standing(self, mine: Any) -> Standing:
+        if isinstance(mine, PRIMARIES):
+            return Standing(Part.PRIMARY, mine.generation, over=mine.stopping)
+        return Standing() if mine is None else Standing(Part.STANDBY, mine.generation, mine.since)
+
+    def _carry_out(self, unit: str, stage: str, order: agreement.Order) -> None:
         mine = self.host.stages.get(stage)
-        generation = wanted["generation"]
-        if isinstance(mine, PRIMARIES) and mine.generation < generation and not mine.stopping:
-            self.host.report("fenced", stage=stage, unit=unit, generation=mine.generation)
-        if wanted["primary"] == self.host.name:
-            if not isinstance(mine, PRIMARIES) or mine.generation < generation:
-                self._become_primary(unit, stage, mine, generation, wanted["start"])
-        elif (role := self._standby_role(unit, wanted)) is not None:
-            since, policy = role
-            keeps = isinstance(mine, STANDBYS) and mine.since == since
-            if keeps and mine.generation < generation:
-                mine.follow(generation)
-            if not keeps and wanted["primary"] is not None:
+        match order:
+            case agreement.TellFenced(generation):
+                self.host.report("fenced", stage=stage, unit=unit, generation=generation)
+            case agreement.Begin(generation, start):
+                self._begin(unit, stage, mine, generation, start)
+            case agreement.Promote(generation):
+                self._promote(unit, stage, mine, generation)
+            case agreement.StandBy(generation, since, policy):
                 self.discard(stage, mine)
                 self._become_standby(unit, stage, generation, since, policy)
-            elif isinstance(mine, StandbyStage):
-                rises = wanted["rising"] and wanted["ready"][:1] == [self.host.name]
-                mine.rise() if rises else mine.stand_down()
-        elif mine is not None:
-            self.discard(stage, mine)
-            shutil.rmtree(self._stage_folder(stage), ignore_errors=True)
+            case agreement.Follow(generation):
+                mine.follow(generation)
+            case agreement.Rise():
+                mine.rise()
+            case agreement.StandDown():
+                mine.stand_down()
+            case agreement.Forget():
+                self.discard(stage, mine)
+                shutil.rmtree(self._stage_folder(stage), ignore_errors=True)
+            case _:
+                raise TypeError(f"nobody can carry out {order}")
 
-    def _protect(self, unit: str, wanted: dict[str, Any]) -> None:
+    def _protect(self, unit: str, wanted: UnitPlan) -> None:
         """Bring what protects a unit that is led from here in line with the plan."""
         names = self.host.topology.units[unit].stages
         mine = [self.host.stages.get(name) for name in names]
-        stages = [s for s in mine if isinstance(s, PRIMARIES) and s.generation == wanted["generation"]]
+        stages = [s for s in mine if isinstance(s, PRIMARIES) and s.generation == wanted.generation]
         if len(stages) < len(names):
             return  # one of them could not start, and that has been reported
-        # Until the coordinator knows of a standby's version, this host's own disk is what to go back to.
-        own = [(self.host.name, -1)]
-        standbys = _standing(wanted) + ([] if wanted["ready"] else own)
+        charges = keeping.charges(wanted, self.host.topology.units[unit].policy, self.host.name)
+        holdings = self._holdings.get(unit)
+        if holdings is None or holdings.generation != wanted.generation:
+            holdings = keeping.Holdings(self.host.name, unit, wanted.generation, names)
+            self._holdings[unit] = holdings
+        with self.host.changed:
+            holdings.aim({key: at for charge in charges for key, at in charge.standbys.items()})
         kept: list[RunningStage] = []
         for stage in stages:
             if isinstance(stage, SourceStage):
-                stage.set_standbys(_standing(wanted))  # its own log is always written first
+                stage.set_standbys(keeping.standing(wanted), holdings)  # its own log is always written first
             elif isinstance(stage, SparkSourceStage):
-                stage.set_standbys(standbys)
+                stage.set_standbys(charges[0].standbys, holdings)
             else:
                 kept.append(stage)
         if kept:
-            turn = wanted["turn"]
-            wants = [(self.host.topology.units[unit].policy, standbys, None)]
-            if turn is not None:
-                wants.append((parse(turn["policy"]), _standing(turn) or own, turn["serial"]))
-            self._keep(unit, kept, wants)
-        if wanted["ready"]:
+            self._keep(unit, kept, charges, holdings)
+        if wanted.ready:
             for stage in stages:
                 stage.standby_is_known()
 
-    def _keep(self, unit: str, stages: list[RunningStage], wants: list[tuple[Policy, Standing, int | None]]) -> None:
+    def _keep(
+        self, unit: str, stages: list[RunningStage], charges: list[keeping.Charge], holdings: keeping.Holdings
+    ) -> None:
         """Have one keeper for each policy: those of policies that no longer count end, new ones begin where the stages
         are, and one that can go on does."""
         known = stages[0].keepers
-        going = {policy: k for policy, *_ in wants for k in known if k.serves(policy)}
-        over = [k for k in known if k not in going.values()]
+        going = keeping.going_on(known, charges)
+        over = [keeper for keeper in known if keeper not in going]
         if over:
             with self.host.changed:
                 for stage in stages:
-                    stage.keepers = tuple(going.values())
+                    stage.keepers = tuple(keeper for keeper in going if keeper is not None)
                 for keeper in over:
                     keeper.stop()
             for keeper in over:
                 keeper.finish()
+        keepers: list[Keeper] = []
         with self.host.changed:
-            for policy, *_ in wants:
-                if policy not in going:
-                    going[policy] = Keeper(self.host, unit, policy, stages)
-                    going[policy].start()
+            for goes_on, charge in zip(going, charges, strict=True):
+                keepers.append(goes_on or Keeper(self.host, unit, charge.policy, stages, holdings))
+                if goes_on is None:
+                    keepers[-1].start()
             for stage in stages:
-                stage.keepers = tuple(going[policy] for policy, *_ in wants)
-        for policy, standbys, turn in wants:
-            going[policy].agree(policy, standbys, turn)
-        running = (standbys for policy, standbys, _ in wants if policy.standby_runs)
-        copies = [standby_key(host, since) for standbys in running for host, since in standbys]
+                stage.keepers = tuple(keepers)
+        for keeper, charge in zip(keepers, charges, strict=True):
+            keeper.agree(charge)
+        copies = [key for charge in charges if charge.policy.standby_runs for key in charge.standbys]
         with self.host.changed:
             for stage in stages:
                 stage.pace.watch(copies)
-
-    def _standby_role(self, unit: str, wanted: dict[str, Any]) -> tuple[int, Policy] | None:
-        """Since when this host is a standby of the unit, and under which policy; None when it is not."""
-        turn = wanted["turn"]
-        for some, policy in ((wanted, None), (turn, turn and turn["policy"])):
-            if some is not None and self.host.name in some["standbys"]:
-                since = some["since"][some["standbys"].index(self.host.name)]
-                return since, self.host.topology.units[unit].policy if policy is None else parse(policy)
-        return None
 
     def forget(self) -> None:
         """Stop all that runs, at once, and drop what is held. The plan is empty by now."""
@@ -221,6 +222,7 @@ class Roles:
                 list(pool.map(self.discard, stages, stages.values()))
                 for end in ended:
                     end.result()
+            self._holdings.clear()
             shutil.rmtree(self.host.folder / "stages", ignore_errors=True)
 
     def _stage_folder(self, stage: str) -> Path:
@@ -247,90 +249,106 @@ class Roles:
             shutil.rmtree(folder, ignore_errors=True)
             kind = ActiveStandbyStage if policy.standby_runs else StandbyStage
             standby = kind(self.host, stage, unit=unit, generation=generation, since=since, folder=folder)
-        with self.host.changed:
-            self.host.stages[stage] = standby
-            self.host.changed.notify_all()
+        self._register(stage, standby)
 
-    def _become_primary(self, unit: str, stage: str, mine: Any, generation: int, start: str) -> None:
-        folder = self._stage_folder(stage)
-        print(f"{time.time():.3f} {stage}: becoming primary of generation {generation} from {start}", flush=True)
-        if isinstance(mine, STANDBYS) or stage in self.host.spares:
+    def _promote(self, unit: str, stage: str, standby: Any, generation: int) -> None:
+        """Lead a stage of which this host was a standby."""
+        self._tell_becoming(stage, generation, "what it holds as standby")
+        self.host.rehearsing.hold()
+        copy = standby.take_copy()
+        if copy is not None:
+            self._register(stage, copy)
+            copy.promote(generation)
+            print(f"{time.time():.3f} {stage}: primary after epoch {copy.committed}", flush=True)
+        elif isinstance(standby, StandbySource):
+            standby.stop()
+            self._start(stage, SourceStage(self.host, stage, unit=unit, generation=generation, log=standby.log))
+        elif isinstance(standby, StandbyStage):
+            manifest, query, state = standby.take_over()
+            self._start(stage, self._running(unit, stage, generation, manifest, query, state), standby)
+        else:  # a standby that was to run, and does not: what it was given is on disk
+            self._begin_held(unit, stage, generation)
+
+    def _begin(self, unit: str, stage: str, mine: Any, generation: int, start: str) -> None:
+        """Lead a stage of which this host was nothing that counts."""
+        self._tell_becoming(stage, generation, start)
+        if stage in self.host.spares:
             self.host.rehearsing.hold()
-        if isinstance(mine, PRIMARIES) or start != "held":
-            # Fenced by its own next generation; or it was being made a standby, and does not count as one yet.
-            self.discard(stage, mine)
-            mine = None
-        if isinstance(mine, (ActiveStandbyStage, StandbyStage)):
-            copy = mine.take_copy()
-            if copy is not None:
-                with self.host.changed:
-                    self.host.stages[stage] = copy
-                    self.host.changed.notify_all()
-                copy.promote(generation)
-                print(f"{time.time():.3f} {stage}: primary after epoch {copy.committed}", flush=True)
-                return
-        if isinstance(mine, ActiveStandbyStage):
-            mine = None
-        primary: Any
+        self.discard(stage, mine)
         if self._is_host_source(stage):
-            if mine is not None:
-                mine.stop()
-                log = mine.log
-            else:
-                log = EntryLog(folder / "entries.jsonl", clear=start != "held")
-            primary = SourceStage(self.host, stage, unit=unit, generation=generation, log=log)
+            log = EntryLog(self._stage_folder(stage) / "entries.jsonl", clear=start != "held")
+            self._start(stage, SourceStage(self.host, stage, unit=unit, generation=generation, log=log))
+        elif start == "held":
+            self._begin_held(unit, stage, generation)
         else:
-            where: dict[str, Any] = {"start_epoch": -1, "base": 0}
-            if start in ("newest", "replay"):
-                # First: it may take long, and end in a newer plan; what is held must still be there then.
-                base, gap, row = self._begin_at(unit, stage, generation, "next" if start == "newest" else "oldest")
-                where = {"start_epoch": base - 1, "base": base, "gap": base if gap else 0}
-                if start == "replay" and not gap:
-                    where["row"] = row
-                    if not row.promised:
-                        about = {"unit": unit, "generation": generation, "epoch": base - 1, "stream": None}
-                        self.host.report("gone", stage=stage, **about)
-                        return
-            spare = self._spare_of(stage, start)
-            manifest, query, state = self._held(unit, stage, mine, folder, start, spare)
-            if manifest is not None:
-                where = dict(position(manifest))
-            mine = mine or spare
-            kind = SparkSourceStage if self.host.job.stages[stage].source is not None else RunningStage
-            primary = kind(
-                self.host,
-                stage,
-                unit=unit,
-                generation=generation,
-                folder=folder,
-                state=state,
-                query=query,
-                **where,
-            )
-        with self.host.changed:
-            self.host.stages[stage] = primary
-            self.host.changed.notify_all()
-        if mine is not None and not self._is_host_source(stage):
-            mine.release()
+            self._begin_anew(unit, stage, generation, start)
+
+    def _begin_anew(self, unit: str, stage: str, generation: int, start: str) -> None:
+        """Without state. Where it begins is asked first: that may take long, and end in a newer plan; what is held must
+        still be there then."""
+        where: dict[str, Any] = {"start_epoch": -1, "base": 0}
+        if start in ("newest", "replay"):
+            base, gap, row = self._begin_at(unit, stage, generation, "next" if start == "newest" else "oldest")
+            where = {"start_epoch": base - 1, "base": base, "gap": base if gap else 0}
+            if start == "replay" and not gap:
+                where["row"] = row
+                if not row.promised:
+                    about = {"unit": unit, "generation": generation, "epoch": base - 1, "stream": None}
+                    self.host.report("gone", stage=stage, **about)
+                    return
+        spare = self._living_spare(stage)
+        folder = self._stage_folder(stage)
+        for other in folder.iterdir() if folder.is_dir() else []:
+            if spare is None or other != spare.folder:
+                shutil.rmtree(other, ignore_errors=True)
+        state = _fresh(folder) if spare is None else spare.state
+        running = self._kind(stage)(
+            self.host, stage, unit=unit, generation=generation, folder=folder, state=state,
+            query=spare and spare.query, **where,
+        )  # fmt: skip
+        self._start(stage, running, spare)
+
+    def _begin_held(self, unit: str, stage: str, generation: int) -> None:
+        """From the newest checkpoint in this host's folder, if there is one."""
+        spare = self.host.spares.pop(stage, None)
+        if spare is not None:
+            self._end_spare(spare)
+        manifest, state = self._held(unit, stage)
+        self._start(stage, self._running(unit, stage, generation, manifest, None, state))
+
+    def _running(
+        self, unit: str, stage: str, generation: int, manifest: dict[str, Any] | None, query: Any, state: Path
+    ) -> RunningStage:
+        where = {"start_epoch": -1, "base": 0} if manifest is None else position(manifest)
+        folder = self._stage_folder(stage)
+        return self._kind(stage)(
+            self.host, stage, unit=unit, generation=generation, folder=folder, state=state, query=query, **where
+        )
+
+    def _kind(self, stage: str) -> type[RunningStage]:
+        return SparkSourceStage if self.host.job.stages[stage].source is not None else RunningStage
+
+    def _start(self, stage: str, primary: Any, before: Any = None) -> None:
+        """``before``: whose query the new primary has, and may let go of it now."""
+        self._register(stage, primary)
+        if before is not None:
+            before.release()
         primary.start()
         print(f"{time.time():.3f} {stage}: primary after epoch {primary.start_epoch}", flush=True)
 
-    def _held(
-        self, unit: str, stage: str, mine: Any, folder: Path, start: str, spare: Spare | None
-    ) -> tuple[dict[str, Any] | None, Any, Path]:
-        """What the new primary starts from: (manifest, armed query, checkpoint folder)."""
-        if isinstance(mine, StandbyStage):
-            return mine.take_over()
-        # A folder of its own for every start: a stopped query's state store may still write to the one it had.
-        fresh = folder / f"state-{time.time_ns()}"
-        if start != "held":
-            for other in folder.iterdir() if folder.is_dir() else []:
-                if spare is None or other != spare.folder:
-                    shutil.rmtree(other, ignore_errors=True)
-            return None, spare and spare.query, fresh if spare is None else spare.state
-        store = self._newest_store(stage)
+    def _register(self, stage: str, mine: Any) -> None:
+        with self.host.changed:
+            self.host.stages[stage] = mine
+            self.host.changed.notify_all()
+
+    def _tell_becoming(self, stage: str, generation: int, start: str) -> None:
+        print(f"{time.time():.3f} {stage}: becoming primary of generation {generation} from {start}", flush=True)
+
+    def _held(self, unit: str, stage: str) -> tuple[dict[str, Any] | None, Path]:
+        """The manifest of the newest checkpoint in this host's folder, and the folder to go on in."""
+        folder, store = self._stage_folder(stage), self._newest_store(stage)
         if store is None:
-            return None, None, fresh
+            return None, _fresh(folder)
         manifest, _ = restored(self.host, stage, unit, store)
         self._check_schema(stage, manifest)
         target = folder / f"held-{time.time_ns()}"
@@ -341,7 +359,7 @@ class Roles:
                 shutil.rmtree(other, ignore_errors=True)
         store.clone(folder / "self")
         store.forget()
-        return manifest, None, store.state
+        return manifest, store.state
 
     def _check_schema(self, stage: str, manifest: dict[str, Any] | None) -> None:
         if manifest is None:
@@ -379,13 +397,14 @@ class Roles:
         not only no longer needed: here, or above, where a producer was without protection. And who is being rebuilt
         above it, so that it may lack what this one needs."""
         firsts: list[tuple[int, bool]] = []
-        row = Row(frozenset([self.host.lost_with.get(unit)]), max(1, self.host.topology.units[unit].policy.tolerates))
+        before = self.host.directory.lost_with.get(unit)
+        row = Row(frozenset([before]), max(1, self.host.topology.units[unit].policy.tolerates))
         for stream in self.host.job.stages[stage].inputs:
             header = {
                 "stream": stream, "consumer": stage, "unit": unit, "generation": generation, "host": self.host.name
             }  # fmt: skip
             while True:
-                producer = self.host.primary_of_stream(stream)
+                producer = self.host.directory.primary_of(stream)
                 try:
                     if producer is not None:
                         reply = self.host.peer(producer).call("position", header, timeout_s=5)
@@ -397,7 +416,13 @@ class Roles:
                             break
                 except flight.FlightError:
                     pass
-                if self.host.plan is not self._plan:
+                if self.host.directory.units is not self._units:
                     raise Overtaken  # perhaps the producer is to run here now, and cannot before this ends
                 time.sleep(0.05)
         return *max(firsts), row
+
+
+def _fresh(folder: Path) -> Path:
+    """A checkpoint folder of its own for every start: a stopped query's state store may still write to the one it
+    had."""
+    return folder / f"state-{time.time_ns()}"

@@ -11,14 +11,13 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from understudy.core.policies import base
 from understudy.runtime.checkpoints import CheckpointDamaged, CheckpointStore, Shipped
 from understudy.runtime.rehearsal import CALM_S
 from understudy.runtime.spark import first_line
@@ -43,10 +42,8 @@ BRINGING_AGAIN_S = 60.0
 class Shipper:
     """Brings versions of one stage's state to one standby or, lacking one, to this host's own disk."""
 
-    def __init__(self, stage: RunningStage, target: str, since: int) -> None:
-        self.stage, self.host, self.target, self.since = stage, stage.host, target, since
-        self.held = False
-        """The target has a whole version."""
+    def __init__(self, stage: RunningStage, target: str) -> None:
+        self.stage, self.host, self.target = stage, stage.host, target
         self.over = False
         """Another target was chosen."""
         self._own = CheckpointStore(stage.folder / "self") if target == self.host.name else None
@@ -76,15 +73,7 @@ class Shipper:
         if failure is not None:
             self._shipped = Shipped({})
         with self.host.changed:
-            if self.over:
-                return "moved"
-            first = failure is None and not self.held
-            self.held = self.held or first
-        if first and self._own is None:
-            self.host.report("standby-ready", **self._about())
-        if failure is not None and failure.startswith("disk"):
-            self.host.report("standby-unusable", cause=failure, **self._about())
-        return failure
+            return "moved" if self.over else failure
 
     def files_of(self, batch: int) -> dict[str, Path]:
         """The files that make the stage's version after ``batch`` at the target. Raises FileNotFoundError when Spark
@@ -139,13 +128,6 @@ class Shipper:
             print(f"{self.stage.name}: {self.target} cannot be brought a newer image: {_failure(error)}", flush=True)
             return False
         return True
-
-    def _about(self) -> dict[str, Any]:
-        stage = self.stage
-        return {
-            "unit": stage.unit, "stage": stage.name, "generation": stage.generation, "standby": self.target,
-            "since": self.since,
-        }  # fmt: skip
 
     def _send(self, header: dict[str, Any], body: bytes) -> str | None:
         stage = self.stage
@@ -208,18 +190,17 @@ class Shippers:
         self._at: dict[str, dict[str, Shipper]] = {}
         """Standby, as the machine knows it -> stage -> shipper. A host that began anew is another standby."""
 
-    def aim(self, standbys: Iterable[tuple[str, int]]) -> tuple[str, ...]:
-        """Returns the standbys' names for the machine. Call with ``host.changed`` held."""
-        wanted = {base.standby_key(target, since): (target, since) for target, since in standbys}
-        for key in set(self._at) - set(wanted):
+    def aim(self, standbys: Mapping[str, tuple[str, int]]) -> None:
+        """These are the standbys now, as ``keeping.standing`` names them. Call with ``host.changed`` held."""
+        for key in set(self._at) - set(standbys):
             for shipper in self._at.pop(key).values():
                 shipper.over = True
-        for key in set(wanted) - set(self._at):
-            self._at[key] = {stage.name: Shipper(stage, *wanted[key]) for stage in self._stages}
-        return tuple(wanted)
+        for key in set(standbys) - set(self._at):
+            self._at[key] = {stage.name: Shipper(stage, standbys[key][0]) for stage in self._stages}
 
     def to(self, key: str, stage: str) -> Shipper | None:
         return self._at.get(key, {}).get(stage)
 
-    def of(self, stage: str) -> list[Shipper]:
-        return [shippers[stage] for shippers in self._at.values()]
+    def of(self, stage: str) -> dict[str, Shipper]:
+        """Standby -> shipper."""
+        return {key: shippers[stage] for key, shippers in self._at.items()}

@@ -11,12 +11,14 @@ import os
 import threading
 import time
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from understudy.core.keeping import Holdings
 from understudy.runtime import blame, wire
 from understudy.runtime.spark import first_line
 from understudy.runtime.streams import SinkWriter, Stream
@@ -182,10 +184,10 @@ class SourceStage:
     def on_progress(self) -> None:
         pass
 
-    def set_standbys(self, standbys: list[tuple[str, int]]) -> None:
+    def set_standbys(self, standbys: Mapping[str, tuple[str, int]], holdings: Holdings) -> None:
         with self.host.changed:
-            known = {(s.host, s.since): s for s in self._standbys}
-            self._standbys = [known.get(pair) or EntriesAt(self, *pair) for pair in standbys]
+            known = {s.key: s for s in self._standbys}
+            self._standbys = [known.get(key) or EntriesAt(self, key, at[0], holdings) for key, at in standbys.items()]
             self.host.changed.notify_all()
         threading.Thread(target=self._share, daemon=True).start()
 
@@ -225,11 +227,10 @@ class SourceStage:
 class EntriesAt:
     """What one standby has of a source's entries."""
 
-    def __init__(self, source: SourceStage, host: str, since: int) -> None:
-        self.source, self.host, self.since = source, host, since
+    def __init__(self, source: SourceStage, key: str, host: str, holdings: Holdings) -> None:
+        self.source, self.key, self.host, self._holdings = source, key, host, holdings
         self.has: int | None = None
         """How many; None until it has said so itself."""
-        self._ready = False
 
     def bring_up_to_date(self) -> str | None:
         """Send what it lacks. Returns why that did not work, if so."""
@@ -243,18 +244,14 @@ class EntriesAt:
             reply = source.host.peer(self.host).call("entries", header, category="checkpoint", timeout_s=2)
         except (flight.FlightError, pa.ArrowException, OSError):
             return "unreachable"
-        about |= {"standby": self.host, "since": self.since}
-        if reply.refused == "disk":
-            source.host.report("standby-unusable", cause=reply.header["text"], **about)
-        if reply.refused:
-            return reply.refused
         with source.host.changed:
-            self.has = reply.header["has"]
-            first = self.has == len(entries) and not self._ready and self in source._standbys
-            self._ready = self._ready or first
-        if first:
-            source.host.report("standby-ready", **about)
-        return None
+            if reply.refused == "disk":
+                source.host.report_all(self._holdings.unusable(self.key, reply.header["text"]))
+            elif not reply.refused:
+                self.has = reply.header["has"]
+                if self.has == len(entries):
+                    source.host.report_all(self._holdings.held(self.key, source.name))
+        return reply.refused
 
 
 class StandbySource:
@@ -269,6 +266,15 @@ class StandbySource:
     def follow(self, generation: int) -> None:
         """Another standby has become primary."""
         self.generation = generation
+
+    def rise(self) -> None:
+        """Nothing runs before the primary is given up: two would cut different epochs."""
+
+    def stand_down(self) -> None:
+        """It had not risen."""
+
+    def take_copy(self) -> None:
+        """It has none."""
 
     def add(self, header: dict[str, Any]) -> wire.Reply | dict[str, Any]:
         """``from`` is None when the primary does not know yet what this log has. What it has beyond the primary's own

@@ -8,12 +8,14 @@ Meteor Shower's source preservation with the standby as the stable storage.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from understudy.core.keeping import Holdings
 from understudy.runtime.arrow_types import collect
 from understudy.runtime.shipping import Shippers
 from understudy.runtime.stage import RunningStage
@@ -32,10 +34,12 @@ class Preserver:
         self.stage, self.host = stage, stage.host
         self._shippers = Shippers([stage])
         self._pool = ThreadPoolExecutor(thread_name_prefix=f"preserver {stage.name}")
+        self._holdings: Holdings | None = None
         self.newest = stage.start_epoch
 
-    def set_standbys(self, standbys: list[tuple[str, int]]) -> None:
+    def set_standbys(self, standbys: Mapping[str, tuple[str, int]], holdings: Holdings) -> None:
         with self.host.changed:
+            self._holdings = holdings
             self._shippers.aim(standbys)
             self.host.changed.notify_all()
 
@@ -45,21 +49,32 @@ class Preserver:
         while not self.stage.stopping:
             with self.host.changed:
                 self.host.changed.wait_for(lambda: self.stage.stopping or self._shippers.of(name))
-                serial, left = self.host.serial, [s for s in self._shippers.of(name) if s not in safe]
+                left = {key: s for key, s in self._shippers.of(name).items() if s not in safe}
+                serial, holdings = self.host.serial, self._holdings
             if not left:
                 self.newest = epoch
                 return True
-            failures = list(self._pool.map(lambda shipper: shipper.ship(epoch, needed), left))
-            safe.update(shipper for shipper, failure in zip(left, failures, strict=True) if failure is None)
-            if "fenced" in failures:
+            failures = dict(zip(left, self._pool.map(lambda s: s.ship(epoch, needed), left.values()), strict=True))
+            safe.update(left[key] for key, failure in failures.items() if failure is None)
+            if holdings is not None:
+                self._tell(holdings, failures)
+            if "fenced" in failures.values():
                 self.stage.fence()
                 return False
-            if any(failures):
+            if any(failures.values()):
                 with self.host.changed:  # the next plan names other standbys, or none
                     self.host.changed.wait_for(
                         lambda then=serial: self.stage.stopping or self.host.serial != then, timeout=0.2
                     )
         return False
+
+    def _tell(self, holdings: Holdings, failures: Mapping[str, str | None]) -> None:
+        with self.host.changed:
+            for key, failure in failures.items():
+                if failure is None:
+                    self.host.report_all(holdings.held(key, self.stage.name))
+                elif failure.startswith("disk"):
+                    self.host.report_all(holdings.unusable(key, failure))
 
 
 class SparkSourceStage(RunningStage):
@@ -71,8 +86,8 @@ class SparkSourceStage(RunningStage):
         self._opened = time.monotonic()
         self._preserver = Preserver(self)
 
-    def set_standbys(self, standbys: list[tuple[str, int]]) -> None:
-        self._preserver.set_standbys(standbys)
+    def set_standbys(self, standbys: Mapping[str, tuple[str, int]], holdings: Holdings) -> None:
+        self._preserver.set_standbys(standbys, holdings)
 
     def grant(self, after: int) -> Any:
         with self.host.changed:

@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from understudy.core import keeping
 from understudy.core.acks import FINAL
+from understudy.core.failover import StandbyUnusable
 from understudy.core.pacing import Pace
 from understudy.core.policies import Policy, base
 from understudy.core.policies.upstream import Row
@@ -154,10 +156,8 @@ class RunningStage:
         """As a copy: this host cannot run the stage; if the primary waits for it, it must not."""
         print(f"{self.name}: this copy gives up: {cause}", flush=True)
         if self.since is not None:
-            self.host.report(
-                "standby-unusable", stage=self.name, unit=self.unit, generation=self.generation,
-                standby=self.host.name, since=self.since, cause=cause,
-            )  # fmt: skip
+            event = StandbyUnusable(self.unit, self.generation, self.host.name, self.since, cause)
+            self.host.report_event(event)
         threading.Thread(target=self.stop, daemon=True).start()
 
     # -- Spark's side -----------------------------------------------------------------------------------------------
@@ -297,14 +297,13 @@ class RunningStage:
     def on_progress(self) -> None:
         """Consumers have got further. Upstream backup passes that on."""
         for keeper in self.keepers:
-            if keeper.policy.recovery == "replay":
-                for level in range(keeper.policy.levels):
-                    keeper.handle(base.Acked(self.name, level, self.output.queue.bound(level)))
+            for level in range(keeper.machine.levels):
+                keeper.handle(base.Acked(self.name, level, self.output.queue.bound(level)))
 
     def _needs(self, epoch: int) -> dict[str, int] | None:
         """What the state after ``epoch`` can be rebuilt from: without state from nothing, else from the oldest epoch
         that can be in an open window."""
-        if not any(keeper.policy.recovery == "replay" for keeper in self.keepers):
+        if not any(keeper.machine.levels for keeper in self.keepers):
             return None
         oldest = epoch + 1
         if windows := self._windows_of(epoch):
@@ -337,9 +336,9 @@ class RunningStage:
             self.pace.copy_is_at(standby, epoch)
             self.host.changed.notify_all()
             for keeper in self.keepers:
-                if keeper.policy.standby_runs:
-                    keeper.handle(base.Pasted(self.name, standby, epoch))
-            return {"trimmed": self.output.queue.trimmed}
+                keeper.handle(base.Pasted(self.name, standby, epoch))
+            told = [keeper.machine.trimmed(self.name, standby) for keeper in self.keepers]
+            return {"trimmed": max((epoch for epoch in told if epoch is not None), default=-1)}
 
     def trim(self, epoch: int) -> None:
         """As a copy: all consumers are done with ``epoch``."""
@@ -356,15 +355,12 @@ class RunningStage:
 
     def acks(self, stream: str) -> dict[int, int]:
         """Level -> what may be acknowledged of an input: what everybody who protects this stage allows."""
-        said = [keeper.acks[self.name][stream] for keeper in self.keepers]
-        if len(said) == 1:
-            return said[0]
-        return {level: min(a[level] for a in said) for level in set(said[0]).intersection(*said[1:])} if said else {}
+        return keeping.allowed([keeper.machine.acks[self.name][stream] for keeper in self.keepers])
 
     def send_acks(self) -> None:
         """Tell every producer what will never be asked again. Lost acks ride along with the next request."""
         for stream in self.inputs:
-            producer = self.host.primary_of_stream(stream)
+            producer = self.host.directory.primary_of(stream)
             acks = list(self.acks(stream).items())
             if producer == self.host.name:
                 local = self.host.stream(stream)
@@ -426,7 +422,7 @@ class RunningStage:
         with self.host.changed:
             if self.committed < final or (self.output.queue.trimmed < final and self.host.topology.is_last(self.name)):
                 return False
-            if self.policy.recovery == "standby" and not self.policy.standby_runs:
+            if self.policy.keeps_on_disk:
                 return self.keepers[0].drained()
         if not (self.folder / "self" / "manifests" / f"{final}.json").exists():
             store = CheckpointStore(self.folder / "self", clear=True)

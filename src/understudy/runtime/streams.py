@@ -148,7 +148,7 @@ class Inlet(threading.Thread):
                     host.changed.wait(None if wait_s == math.inf else wait_s)
                 if stage.stopping:
                     return
-                producers, serial = host.producers(self.stream, stage.unit), host.serial
+                producers, serial = host.directory.producers(self.stream, stage.unit), host.serial
             refusal, table = self._fetch_while_current(producers, self.received + 1)
             if table is not None:
                 host.payloads.put(self.key, self.received + 1, table)
@@ -201,9 +201,9 @@ class Inlet(threading.Thread):
                     lambda primary=primary: any(r.done() for _, r in self._pending.values())  # type: ignore[misc]
                     or stage.stopping
                     or stage.primary != primary
-                    or host.producers(self.stream, stage.unit) != producers
+                    or host.directory.producers(self.stream, stage.unit) != producers
                 )
-                if stage.stopping or host.producers(self.stream, stage.unit) != producers or not producers:
+                if stage.stopping or host.directory.producers(self.stream, stage.unit) != producers or not producers:
                     return "elsewhere", None
             for key, (asked, request) in list(self._pending.items()):
                 if request.done():
@@ -239,7 +239,7 @@ class Inlet(threading.Thread):
             "acks": list(stage.acks(self.stream).items()),
             "counts": primary,
         }
-        wanted = primary and producer == host.primary_of_stream(self.stream)
+        wanted = primary and producer == host.directory.primary_of(self.stream)
         try:
             category, asked = "data" if wanted else "duplicate", time.monotonic()
             reply, table = host.peer(producer).get(request, category=category, timeout_s=POLL_S + 10)

@@ -21,8 +21,8 @@ def judge(world: World, unprotected: Collection[str] = ()) -> list[str]:
     epochs = world.epochs
     short = [name for name, cuts in world.cuts.items() if len(cuts) < epochs]
     if short:
-        found = [len(world.cuts[s]) for s in short]
-        return [*wrong, f"no progress: {', '.join(short)} showed only {found} of {epochs} epochs"]
+        shown = [len(world.cuts[s]) for s in short]
+        return [*wrong, f"no progress: {', '.join(short)} showed only {shown} of {epochs} epochs"]
     logs = {name: [cuts[e] for e in range(epochs)] for name, cuts in world.cuts.items()}
     expected = world.job.expected(logs, epochs - 1)
     may_differ = _below(world.topology, unprotected)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from understudy.core import detection, failover, monitoring
-from understudy.core.failover import Failover, Plan
+from understudy.core.failover import Failover
 from understudy.core.monitoring import OWNER
+from understudy.core.plans import Plan
 from understudy.core.policies import Policy
 from understudy.sim.nodes import Node
 

@@ -75,6 +75,9 @@ class Output:
 class Copy:
     """One stage on one host. ``done`` is the epoch that its state is at."""
 
+    done: int
+    output: Output
+
     def __init__(
         self,
         unit: Unit,

@@ -31,7 +31,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
-from understudy.core.failover import Begin, Event, Failover, HostJoined, Plan, Publish, Say, StandbyReady, UnitPlan
+from understudy.core.failover import Begin, Event, Failover, HostJoined, Publish, Say, StandbyReady
+from understudy.core.plans import Plan, UnitPlan
 from understudy.core.policies import ActiveStandby, Hybrid, PassiveStandby, Policy, UpstreamBackup, none
 from understudy.core.topology import Topology, UnitShape
 from understudy.sim.datacentre_page import Result, describe

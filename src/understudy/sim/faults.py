@@ -11,15 +11,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from understudy.core import failover
-from understudy.core.failover import UnitPlan
+from understudy.core.plans import UnitPlan
 from understudy.core.policies import Policy
 from understudy.sim.units import Unit
 
 if TYPE_CHECKING:
-    from understudy.sim.nodes import World
+    from understudy.sim.copies import Output
+    from understudy.sim.nodes import Node, World
 
 KINDS = (
     "kill", "power cut", "freeze", "partition", "isolation", "coordinator killed", "message loss", "late messages",
@@ -155,7 +157,7 @@ class Saboteur:
             return True
         world = self.world
         plan = world.coordinator.journalled.units
-        outputs = []
+        outputs: list[Output] = []
         for name, shape in world.topology.units.items():
             unit = plan.get(name)
             if unit is None or unit.primary is None or len(unit.ready) < self._policy(name, unit).backups:
@@ -220,7 +222,7 @@ class Saboteur:
             victims = [hosts[(fault.pick + i) % len(hosts)] for i in range(min(self._tolerated, len(hosts) - 1))]
             for victim in victims:
                 victim.crash()
-            return lambda: [victim.restart() for victim in victims] and None
+            return partial(_restart, victims)
         if fault.kind == "freeze":
             host.pause()
             return host.resume
@@ -269,3 +271,8 @@ class Saboteur:
         victim = world.hosts[primary]
         victim.crash()
         return victim.restart
+
+
+def _restart(nodes: Sequence[Node]) -> None:
+    for node in nodes:
+        node.restart()

@@ -5,12 +5,14 @@ This mirrors ``runtime.host``; the decisions are those of the same machines in `
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
-from understudy.core import detection, failover
-from understudy.core.failover import Plan, UnitPlan
+from understudy.core import agreement, detection, failover
+from understudy.core.directory import Directory
 from understudy.core.monitoring import Assigned, Heard, Monitor, Report, monitored
-from understudy.core.policies import Policy, parse
+from understudy.core.plans import Plan, UnitPlan
+from understudy.core.policies import Policy
 from understudy.sim.disks import Disk
 from understudy.sim.nodes import Node
 from understudy.sim.sources import SourceUnit
@@ -28,15 +30,9 @@ class Host(Node):
         self.forget()
 
     def forget(self) -> None:
-        self.serial = -1
-        self.plan: dict[str, UnitPlan] = {}
-        self.lost_with: dict[str, str] = {}
-        """Unit -> the host that led it before the one that leads it now."""
-        self.primaries: dict[str, str | None] = {}
-        self.producers: dict[str, tuple[str, ...]] = {}
-        """Unit -> the hosts that are asked for its streams."""
+        self.directory = Directory(self.name)
+        self.directory.define(self.world.topology, self.world.policies)
         self.units: dict[str, Unit | SourceUnit] = {}
-        self.policies = self.world.policies
         self._reports: dict[int, failover.Event] = {}
         self._reported = 0
         conditions = self.world.conditions
@@ -71,7 +67,7 @@ class Host(Node):
 
     def _beat(self) -> None:
         world = self.world
-        world.send(self, "coordinator", None, "beat", (self.name, self.life, self.serial))
+        world.send(self, "coordinator", None, "beat", (self.name, self.life, self.directory.serial))
         for name in world.monitors:
             if name != self.name:
                 world.send(self, name, None, "hear", (self.name, self.life))
@@ -133,59 +129,66 @@ class Host(Node):
         if life != self.life:
             self.introduce()
             return
-        if plan.serial <= self.serial:
+        if plan.serial <= self.directory.serial:
             return
-        for name, known in self.plan.items():
-            if known.primary is not None and known.primary != plan.units[name].primary:
-                self.lost_with[name] = known.primary
-        self.serial, self.plan = plan.serial, dict(plan.units)
-        self.policies = self.world.policies.now(plan)
-        self.primaries = {name: unit.primary for name, unit in plan.units.items()}
-        self.producers = {name: self._producers(name, unit) for name, unit in plan.units.items()}
+        self.directory.take(plan)
         for name, wanted in plan.units.items():
             self._agree(name, wanted)
         for unit in list(self.units.values()):
             unit.plan_changed()
         if self.name in self.world.monitors:
-            mine = monitored(self.world.topology, self.primaries, self.name)
+            mine = monitored(self.world.topology, self.directory.primaries, self.name)
             self._watch(Assigned(mine, {host: str(n) for host, n in lives.items()}))
 
-    def _producers(self, name: str, unit: UnitPlan) -> tuple[str, ...]:
-        if unit.primary is None:
-            return ()
-        eager = self.policies.of[name].eager
-        return (unit.primary, *unit.standbys) if eager else (unit.primary,)
-
     def _agree(self, name: str, wanted: UnitPlan) -> None:
+        shape, mine = self.world.topology.units[name], self.units.get(name)
+        standing = agreement.Standing() if mine is None else mine.standing
+        for order in agreement.orders(self.name, standing, wanted, shape.policy):
+            self.carry_out(order, partial(self._carry_out, name))
         mine = self.units.get(name)
-        if wanted.primary == self.name:
-            if mine is None or not mine.primary or mine.generation < wanted.generation:
-                mine = self._become_primary(name, mine, wanted)
-            mine.policy = self.policies.of[name]
-            mine.agree(wanted)
-        elif (role := self._standby_role(name, wanted)) is not None:
-            since, policy = role
-            if mine is None or mine.primary or mine.since != since:
-                if mine is not None:
-                    mine.stop()
-                self.disk.drop(self.world.topology.units[name].stages)
-                mine = self.units[name] = self._new(name, wanted.generation, policy, primary=False, since=since)
-            mine.generation, mine.policy = wanted.generation, policy
-            rise = wanted.rising and wanted.ready[:1] == (self.name,)
-            mine.rise() if rise else mine.stand_down()
-        elif mine is not None:
-            mine.stop()
-            del self.units[name]
-            self.disk.drop(self.world.topology.units[name].stages)
+        if mine is not None:
+            mine.policy = agreement.wanted_of(self.name, wanted, shape.policy)[2]
+            if mine.primary:
+                mine.agree(wanted)
 
-    def _standby_role(self, name: str, wanted: UnitPlan) -> tuple[int, Policy] | None:
-        """Since when this host is a standby of the unit, and under which policy; None when it is not."""
-        if self.name in wanted.standbys:
-            return wanted.since[wanted.standbys.index(self.name)], self.policies.of[name]
-        turn = wanted.turn
-        if turn is not None and self.name in turn.standbys:
-            return turn.since[turn.standbys.index(self.name)], parse(turn.policy)
-        return None
+    def _carry_out(self, name: str, order: agreement.Order) -> None:
+        mine = self.units.get(name)
+        match order:
+            case agreement.TellFenced(generation):
+                self.tell(f"has been replaced as primary {generation} of {name}")
+            case agreement.Begin(generation, start):
+                self.tell(f"becomes primary {generation} of {name} from {start}")
+                self._drop(name, disk=start != "held")
+                unit = self.units[name] = self._new(name, generation, self.directory.policies.of[name], primary=True)
+                unit.begin(start)
+            case agreement.Promote(generation):
+                self.tell(f"becomes primary {generation} of {name} from what it holds as standby")
+                assert mine is not None
+                mine.promote(generation)
+            case agreement.StandBy(generation, since, policy):
+                self._drop(name)
+                self.units[name] = self._new(name, generation, policy, primary=False, since=since)
+            case agreement.Follow(generation):
+                assert mine is not None
+                mine.generation = generation
+            case agreement.Rise():
+                assert mine is not None
+                mine.rise()
+            case agreement.StandDown():
+                assert mine is not None
+                mine.stand_down()
+            case agreement.Forget():
+                self._drop(name)
+            case _:
+                raise TypeError(f"nobody can carry out {order}")
+
+    def _drop(self, name: str, *, disk: bool = True) -> None:
+        """Be nothing of a unit."""
+        mine = self.units.pop(name, None)
+        if mine is not None:
+            mine.stop()
+        if disk:
+            self.disk.drop(self.world.topology.units[name].stages)
 
     def _new(
         self, name: str, generation: int, policy: Policy, *, primary: bool, since: int = -1
@@ -193,23 +196,3 @@ class Host(Node):
         stages = self.world.topology.units[name].stages
         kind = Unit if self.world.topology.stages[stages[0]].inputs else SourceUnit
         return kind(self, name, generation, policy, primary=primary, since=since)
-
-    def _become_primary(self, name: str, mine: Unit | SourceUnit | None, wanted: UnitPlan) -> Unit | SourceUnit:
-        self.tell(f"becomes primary {wanted.generation} of {name} from {wanted.start}")
-        if mine is not None and not mine.primary and wanted.start == "held":
-            unit = mine
-            unit.promote(wanted.generation)
-        else:
-            if mine is not None:
-                mine.stop()
-            unit = self._new(name, wanted.generation, self.policies.of[name], primary=True)
-            if wanted.start != "held":
-                self.disk.drop(self.world.topology.units[name].stages)
-            self.units[name] = unit
-            unit.begin(wanted.start)
-        return unit
-
-    def stale(self, unit: str, generation: int) -> bool:
-        """True when whoever says this speaks for a generation that has been replaced."""
-        known = self.plan.get(unit)
-        return known is not None and generation < known.generation

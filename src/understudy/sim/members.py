@@ -6,43 +6,14 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from understudy.core import failover
+from understudy.core import keeping
+from understudy.core.agreement import Part, Standing
 from understudy.core.policies import Policy
 from understudy.core.policies.base import standby_key
 from understudy.sim.copies import Output
 
 if TYPE_CHECKING:
     from understudy.sim.hosts import Host
-
-
-class Targets:
-    """The standbys that a primary counts on."""
-
-    def __init__(self, member: Member) -> None:
-        self.member = member
-        self.at: dict[str, tuple[str, int]] = {}
-        """Standby, as ``standby_key`` names it -> (host, since)."""
-        self._aimed = False
-        self._reported: set[str] = set()
-
-    def aim(self, some: failover.Standbys, *, own: bool = False) -> bool:
-        """Take over the plan's standbys and, if ``own``, this host's own disk. True when they changed since the last
-        time, or there was none."""
-        found = {standby_key(h, s): (h, s) for h, s in zip(some.standbys, some.since, strict=True)}
-        if own:
-            found[standby_key(self.member.host.name, -1)] = (self.member.host.name, -1)
-        changed, self.at, self._aimed = not self._aimed or found != self.at, found, True
-        return changed
-
-    def report_ready(self, key: str) -> None:
-        (host, since), member = self.at[key], self.member
-        if key not in self._reported and host != member.host.name:
-            self._reported.add(key)
-            member.host.report(failover.StandbyReady(member.name, member.generation, host, since))
-
-    def report_unusable(self, key: str, cause: str) -> None:
-        (host, since), member = self.at[key], self.member
-        member.host.report(failover.StandbyUnusable(member.name, member.generation, host, since, cause))
 
 
 class Member:
@@ -59,6 +30,15 @@ class Member:
         self.key = standby_key(host.name, since)
         """What this is called as a standby."""
         self.fenced = False
+        self.holdings = self._nothing_held()
+        """As primary: what its standbys hold of it."""
+
+    def _nothing_held(self) -> keeping.Holdings:
+        return keeping.Holdings(self.host.name, self.name, self.generation, self.shape.stages)
+
+    @property
+    def standing(self) -> Standing:
+        return Standing(Part.PRIMARY if self.primary else Part.STANDBY, self.generation, self.since, over=self.fenced)
 
     def fence(self) -> None:
         """A newer generation runs elsewhere: stop, add nothing, and wait for the plan that says so."""
@@ -92,18 +72,18 @@ class Member:
         """A copy of ``consumer`` on ``sender`` asks for an epoch; ``counts`` when it is the primary's."""
         if self.fenced or not (self.primary or self.policy.eager):
             return
-        if self.host.stale(unit, generation):
+        if self.host.directory.stale(unit, generation):
             self._answer(sender, unit, generation, consumer, stream, epoch, 0, "fenced")
             return
         output = self.output(stream)
         if output is None:
             return
         if counts:
-            if not output.queue.hears(consumer, generation, near=self._near(stream, consumer, sender)):
+            if not output.queue.hears(consumer, generation, near=self.host.directory.near(stream, consumer, sender)):
                 return
             output.queue.request(consumer, epoch)
             self.acknowledged(stream, consumer, acks)
-        elif self.host.policies.of[unit].eager:
+        elif self.host.directory.policies.of[unit].eager:
             output.queue.ask(consumer, epoch)
             self.lifted(stream)
         output.serve((consumer, sender), epoch, partial(self._answer, sender, unit, generation, consumer, stream))
@@ -126,20 +106,10 @@ class Member:
 
     def ack(self, stream: str, consumer: str, unit: str, generation: int, acks: dict[int, int], sender: str) -> None:
         output = self.output(stream)
-        if self.fenced or output is None or self.host.stale(unit, generation):
+        if self.fenced or output is None or self.host.directory.stale(unit, generation):
             return
-        if output.queue.hears(consumer, generation, near=self._near(stream, consumer, sender)):
+        if output.queue.hears(consumer, generation, near=self.host.directory.near(stream, consumer, sender)):
             self.acknowledged(stream, consumer, acks)
-
-    def _near(self, stream: str, consumer: str, sender: str) -> bool:
-        """That this consumer has an epoch keeps nothing safe: it shares the producer's fate, or has copies that lag."""
-        host, topology = self.host, self.world.topology
-        if sender == host.name or consumer in host.policies.copied:
-            return True
-        k = host.policies.layered.get(consumer)
-        if k is None:
-            return False
-        return topology.shares_fate(consumer, stream, {**host.primaries, topology.unit_of[consumer]: sender}, k)
 
     def acknowledged(self, stream: str, consumer: str, acks: Mapping[int, int]) -> None:
         raise NotImplementedError
@@ -154,7 +124,7 @@ class Member:
         if output is None or self.fenced or not self.primary:
             return
         queue = output.queue
-        if not queue.hears(consumer, generation, near=self._near(stream, consumer, sender)):
+        if not queue.hears(consumer, generation, near=self.host.directory.near(stream, consumer, sender)):
             return
         progress = queue.progress[consumer]
         epoch = progress.given + 1 if newest else max(queue.first, progress.acked + 1)

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from understudy.core.directory import Policies
 from understudy.sim.engine import Died, Engine, Life
-from understudy.sim.policies import Policies
 
 if TYPE_CHECKING:
     from understudy.sim.coordinator import Coordinator

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from understudy.core import keeping
 from understudy.core.acks import FINAL
-from understudy.core.failover import UnitPlan
+from understudy.core.plans import UnitPlan
 from understudy.core.policies import Policy
 from understudy.sim.copies import AHEAD_MAX, Output
 from understudy.sim.disks import Log
-from understudy.sim.members import Member, Targets
+from understudy.sim.members import Member
 
 if TYPE_CHECKING:
     from understudy.sim.hosts import Host
@@ -24,7 +25,8 @@ class SourceUnit(Member):
     ) -> None:
         super().__init__(host, name, generation, policy, primary=primary, since=since)
         (self.stage,) = self.shape.stages
-        self.targets = Targets(self)
+        self._standbys: dict[str, tuple[str, int]] | None = None
+        """Standby, as ``standby_key`` names it -> (host, since). None until a plan has named them."""
         self.log = host.disk.logs.setdefault(self.stage, Log())
         self._has: dict[str, int] = {}
         """Standby -> up to where its log goes."""
@@ -42,6 +44,7 @@ class SourceUnit(Member):
 
     def promote(self, generation: int) -> None:
         self.generation, self.primary = generation, True
+        self.holdings = self._nothing_held()
         self._run()
 
     def _run(self) -> None:
@@ -72,10 +75,16 @@ class SourceUnit(Member):
             self.world.trimmed(self.stage, trimmed)
 
     def agree(self, wanted: UnitPlan) -> None:
-        if not self.fenced and self.targets.aim(wanted):
-            self._has = {key: n for key, n in self._has.items() if key in self.targets.at}
+        standbys = keeping.standing(wanted)
+        if not self.fenced and standbys != self._standbys:
+            self._standbys = standbys
+            self.holdings.aim(standbys)
+            self._has = {key: n for key, n in self._has.items() if key in standbys}
             self._share()
             self._show()
+
+    def _at(self) -> dict[str, tuple[str, int]]:
+        return self._standbys or {}
 
     # -- cutting and sharing ------------------------------------------------------------------------------------------
 
@@ -90,7 +99,7 @@ class SourceUnit(Member):
         self.host.living.after(self.world.conditions.epoch_s, self._cut)
 
     def _share(self) -> None:
-        for key, (host, _) in self.targets.at.items():
+        for key, (host, _) in self._at().items():
             has = max(self._has.get(key, 0), self.log.base)
             news = (has, self.log.since(has), self.log.base)
             message = (self.generation, key, *news, self.host.name)
@@ -100,7 +109,7 @@ class SourceUnit(Member):
         self, generation: int, key: str, begin: int, values: tuple[int, ...], base: int, sender: str
     ) -> None:
         """As standby: the primary's log, from ``begin`` on; it begins at ``base``."""
-        if self.host.stale(self.name, generation):
+        if self.host.directory.stale(self.name, generation):
             self._shared(sender, generation, key, -1)
         elif not self.primary and generation == self.generation and key == self.key:
             if generation > self._log_of:
@@ -119,14 +128,15 @@ class SourceUnit(Member):
         self.world.send(self.host, sender, self.name, "shared", (generation, key, has))
 
     def shared(self, generation: int, key: str, has: int) -> None:
-        if not self.primary or self.stopped or generation != self.generation or key not in self.targets.at:
+        if not self.primary or self.stopped or generation != self.generation or key not in self._at():
             return
         if has < 0:
             self.fence()
             return
         self._has[key] = max(has, self._has.get(key, 0))
         if has >= self.log.end:
-            self.targets.report_ready(key)
+            for told in self.holdings.held(key, self.stage):
+                self.host.report(told.event)
         self._show()
 
     def _show(self) -> None:
@@ -134,7 +144,7 @@ class SourceUnit(Member):
         if self.stopped or not self.primary:
             return
         end = self.log.end
-        for key in self.targets.at:
+        for key in self._at():
             has = self._has.get(key, 0)
             if has < end:
                 end = has
@@ -150,5 +160,5 @@ class SourceUnit(Member):
         pass
 
     def retry(self) -> None:
-        if self.primary and not self.stopped and any(self._has.get(k, -1) < self.log.end for k in self.targets.at):
+        if self.primary and not self.stopped and any(self._has.get(k, -1) < self.log.end for k in self._at()):
             self._share()

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from understudy.core import failover
+from understudy.core import failover, keeping
 from understudy.core.acks import FINAL
-from understudy.core.failover import UnitPlan
-from understudy.core.policies import Policy, base, parse
+from understudy.core.plans import UnitPlan
+from understudy.core.policies import Policy, base
 from understudy.core.policies.upstream import Row
 from understudy.sim.copies import Copy, Output
 from understudy.sim.disks import Version
@@ -84,7 +84,7 @@ class Unit(Member):
 
     def _run(self) -> None:
         """As primary. Keepers come with the plan that made it one."""
-        self.fenced, self.keepers = False, ()
+        self.fenced, self.keepers, self.holdings = False, (), self._nothing_held()
         for copy in list(self.copies.values()):
             copy.stopped = False
             copy.go()
@@ -118,7 +118,7 @@ class Unit(Member):
                 if stream in self.shape.stages or (stage, stream) in self._begin_at:
                     continue
                 unit = self.world.topology.unit_of[stream]
-                producer = self.host.plan[unit].primary
+                producer = self.host.directory.primaries[unit]
                 if producer is not None:
                     newest = self._beginning == "newest"
                     message = (stream, stage, self.name, self.generation, self.host.name, newest)
@@ -130,8 +130,8 @@ class Unit(Member):
         if self._beginning is None or self.fenced or generation != self.generation:
             return
         self._begin_at[stage, stream] = (epoch, gap)
-        policy = self.host.policies.of[self.name]
-        row = self._row or Row(frozenset([self.host.lost_with.get(self.name)]), max(1, policy.tolerates))
+        policy = self.host.directory.policies.of[self.name]
+        row = self._row or Row(frozenset([self.host.directory.lost_with.get(self.name)]), max(1, policy.tolerates))
         self._row = row if above is None else row.joined_by(above)
         stages = self.world.topology.stages
         outside = [(s, i) for s in self.shape.stages for i in stages[s].inputs if i not in self.shape.stages]
@@ -155,7 +155,7 @@ class Unit(Member):
         self.host.tell(f"begins {self.name} without state: {valid}")
         self._begin_at = {}
         self._run()
-        wanted = self.host.plan.get(self.name)
+        wanted = self.host.directory.units.get(self.name)
         if wanted is not None:
             self.agree(wanted)
 
@@ -166,43 +166,39 @@ class Unit(Member):
         begin where the copies are, and one that can go on does."""
         if self.fenced or not self.copies:
             return
-        wants: list[tuple[Policy, failover.Standbys]] = [(wanted.protected_by(self.shape.policy), wanted)]
-        if wanted.turn is not None:
-            wants.append((parse(wanted.turn.policy), wanted.turn))
-        self._keep([policy for policy, _ in wants])
-        if wanted.ready or not any(p.recovery == "standby" and not p.standby_runs for p, _ in wants):
+        charges = keeping.charges(wanted, self.shape.policy, self.host.name)
+        self.holdings.aim({key: at for charge in charges for key, at in charge.standbys.items()})
+        self._keep(charges)
+        if wanted.ready or not any(charge.policy.keeps_on_disk for charge in charges):
             # Only now: until the coordinator knows of the standby's version, this host's own is the one to go back to.
             self.host.disk.drop(self.shape.stages)
-        for keeper, (policy, standbys) in zip(self.keepers, wants, strict=True):
-            keeper.agree(policy, standbys)
+        for keeper, charge in zip(self.keepers, charges, strict=True):
+            keeper.agree(charge)
             if not self.keepers:
                 return
 
-    def _keep(self, policies: list[Policy]) -> None:
+    def _keep(self, charges: list[keeping.Charge]) -> None:
         known = self.keepers
-        going = {policy: keeper for policy in policies for keeper in known if keeper.serves(policy)}
-        self.keepers = tuple(going.get(policy) or Keeper(self, policy) for policy in policies)
+        going = zip(keeping.going_on(known, charges), charges, strict=True)
+        self.keepers = tuple(keeper or Keeper(self, charge.policy) for keeper, charge in going)
         if self.keepers == known:
             return
         for keeper in known:
             if keeper not in self.keepers:
                 keeper.stop()
-        self.levels = max(keeper.levels for keeper in self.keepers)
+        self.levels = max(keeper.machine.levels for keeper in self.keepers)
         for copy in self.copies.values():
             copy.told.clear()
             self.allow(copy)
             copy.try_run()
 
     def allow(self, copy: Copy) -> None:
-        """What may be acknowledged of a copy's inputs: what all keepers allow, of levels that all of them speak."""
-        said = [keeper.acks[copy.name] for keeper in self.keepers]
+        """What may be acknowledged of a copy's inputs: what all keepers allow."""
+        said = [keeper.machine.acks[copy.name] for keeper in self.keepers]
         if len(said) == 1:
             copy.acks = said[0]  # the very same, so that all this is for turns only
-            return
-        copy.acks = {}
-        for stream in copy.inputs:
-            levels = set(said[0][stream]).intersection(*(acks[stream] for acks in said[1:]))
-            copy.acks[stream] = {level: min(acks[stream][level] for acks in said) for level in sorted(levels)}
+        else:
+            copy.acks = {stream: keeping.allowed([acks[stream] for acks in said]) for stream in copy.inputs}
 
     def note(self, event: base.Event) -> None:
         for keeper in self.keepers:
@@ -217,7 +213,7 @@ class Unit(Member):
                 needs = dict.fromkeys(copy.inputs, oldest)
             self.note(base.Committed(copy.name, epoch, needs))
         elif not self.risen:
-            wanted = self.host.plan.get(self.name)
+            wanted = self.host.directory.units.get(self.name)
             if wanted is not None and wanted.primary is not None:
                 message = (self.generation, copy.name, self.key, epoch, None)
                 self.world.send(self.host, wanted.primary, self.name, "pasted", message)
@@ -227,16 +223,20 @@ class Unit(Member):
         if not self.primary or generation != self.generation:
             return
         for keeper in self.keepers:
-            if key in keeper.targets.at:
+            if key in keeper.machine.standbys:
                 if refusal == "fenced":
                     self.fence()
-                else:
-                    keeper.pasted(stage, key, epoch, refusal)
+                    return
+                keeper.pasted(stage, key, epoch, refusal)
+                trimmed = keeper.machine.trimmed(stage, key)
+                if refusal is None and trimmed is not None and key in keeper.machine.standbys:
+                    to = keeper.machine.standbys[key][0]
+                    self.world.send(self.host, to, self.name, "trim", (self.generation, stage, trimmed))
 
     # -- as standby ---------------------------------------------------------------------------------------------------
 
     def paste(self, generation: int, stage: str, key: str, version: Version, sender: str, order: int) -> None:
-        if self.host.stale(self.name, generation):
+        if self.host.directory.stale(self.name, generation):
             self._pasted(sender, generation, stage, key, -1, "fenced")
         elif self.primary or generation != self.generation or key != self.key or self._overtaken(stage, order):
             self._pasted(sender, generation, stage, key, -1, "elsewhere")
@@ -300,7 +300,7 @@ class Unit(Member):
             return
         unit = self.world.topology.unit_of[stream]
         message = (stream, copy.name, self.name, self.generation, epoch, acks, self.host.name, self.primary)
-        for producer in self.host.producers.get(unit, ()):
+        for producer in self.host.directory.producers(stream, self.name):
             self.world.send(self.host, producer, unit, "request", message)
 
     def _request_inside(self, copy: Copy, stream: str, epoch: int, acks: dict[int, int]) -> None:
@@ -321,7 +321,7 @@ class Unit(Member):
             return
         unit = self.world.topology.unit_of[stream]
         message = (stream, copy.name, self.name, self.generation, acks, self.host.name)
-        for producer in self.host.producers.get(unit, ()):
+        for producer in self.host.directory.producers(stream, self.name):
             self.world.send(self.host, producer, unit, "ack", message)
 
     def _ack_inside(self, stream: str, consumer: str, acks: dict[int, int]) -> None:

@@ -210,6 +210,11 @@ class Policy:
         return False
 
     @property
+    def keeps_on_disk(self) -> bool:
+        """The unit's state is kept on disks: of standbys or, until there is one, of the primary's own host."""
+        return self.recovery == "standby" and not self.standby_runs
+
+    @property
     def eager(self) -> bool:
         """Consumers ask every copy and take whichever answers first."""
         return False
