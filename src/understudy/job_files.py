@@ -90,7 +90,7 @@ def _pickle_by_value(module: ModuleType) -> None:
     """Spark's workers cannot import the job file, so its functions and classes travel whole, as a script's do."""
     from pyspark import cloudpickle
 
-    cloudpickle.register_pickle_by_value(module)
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 def _names(code: CodeType) -> set[str]:
@@ -180,7 +180,8 @@ def end_session() -> None:
 def pack(file: Path) -> bytes:
     """The job file and the modules and packages beside it. The same bytes for the same files."""
     folder = file.parent.resolve()
-    beside, size = {}, 0
+    beside: dict[Path, bytes] = {}
+    size = 0
     for path in _beside(folder):
         with suppress(OSError):  # others may have files there that are not ours to read, or come and go
             size += path.stat().st_size

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -115,7 +116,7 @@ POLICIES = ("job", "none", "passive", "active", "eager", "upstream", "hybrid", "
 def _policy(name: str, k: int) -> Any:
     from understudy.core import policies
 
-    known = {
+    known: dict[str, Callable[[], policies.Policy | None]] = {
         "job": lambda: None,
         "none": lambda: policies.none,
         "passive": lambda: policies.PassiveStandby(standbys=k),

@@ -123,6 +123,7 @@ def protect(method: Method, roles: list[base.StageRole], params: Params) -> base
         return ActiveStandby(delivery=method).protect(roles)
     machine = PassiveStandby(method, every=params.interval_s).protect(roles)  # type: ignore[arg-type]
     if params.protocol == "paper":
+        versions: dict[str, passive.StageVersions]
         versions = {r.name: PaperVersions(r, every_s=params.interval_s, sweeping=method == "sweeping") for r in roles}
         if isinstance(machine, passive.Individual):
             for name, each in machine.each.items():

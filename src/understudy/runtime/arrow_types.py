@@ -7,7 +7,7 @@ nor be relied on by others, so it is sent with fields that can be null. But Spar
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 def collect(frame: DataFrame) -> pa.Table:
     """The frame's rows, as they are sent."""
-    batches = frame._collect_as_arrow(empty_list_if_zero_records=False)  # the same in PySpark 4.2 and 4.3
+    taken: Any = frame  # of a private method, the same in PySpark 4.2 and 4.3
+    batches = taken._collect_as_arrow(empty_list_if_zero_records=False)
     return pa.Table.from_batches(batches).cast(as_sent(frame.schema))
 
 

@@ -30,7 +30,7 @@ from understudy.core.readiness import Readiness
 from understudy.errors import HostsUnavailable, JobError, OwnFault, SetupError, StageFailed, UnderstudyError
 from understudy.job import Job
 from understudy.planning import Measured
-from understudy.runtime import blame, profile, wire
+from understudy.runtime import profile, wire
 from understudy.runtime.journal import Journal
 
 UNLIMITED = 1 << 62
@@ -436,7 +436,8 @@ class Coordinator:
     def _tell_sight(self, told: monitoring.Told) -> None:
         what, host = told.what, told.what.host
         mine = told.watcher == OWNER
-        by, about = "" if mine else f", says {told.watcher}", {"host": host, "by": told.watcher}
+        by = "" if mine else f", says {told.watcher}"
+        about: dict[str, Any] = {"host": host, "by": told.watcher}
         if isinstance(what, detection.Missed):
             count = "a heartbeat" if what.misses == 1 else f"{what.misses} heartbeats"
             self.say("missed", f"{host} missed {count}{by}", **about)
@@ -471,10 +472,10 @@ class Coordinator:
         where = str(log) if log.exists() else f"the log of host {host}"
         again = "run it again: it goes on with nothing lost"
         what = f"stage {stop.stage!r} at epoch {stop.epoch}: {stop.cause}"
-        if stop.whose == blame.UNDERSTUDY:
+        if stop.whose == failover.UNDERSTUDY:
             fault = "this is a fault of Understudy, please report it with"
             return OwnFault(f"Understudy itself failed in {what}; {fault} {where}; {again}")
-        if stop.whose == blame.MACHINE:
+        if stop.whose == failover.MACHINE:
             remedy = "see to its memory, disk and load"
             return SetupError(f"the machine of {host} failed {what}; {remedy} ({where}), and {again}")
         threw = f"stage {stop.stage!r} threw at epoch {stop.epoch}: {stop.cause}"
@@ -516,7 +517,7 @@ class Coordinator:
             self.journal.write(content)
 
     def _on_report(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
-        kind, stage, unit = header["kind"], header.get("stage"), header.get("unit", "")
+        kind, stage, unit = header["kind"], header.get("stage", ""), header.get("unit", "")
         generation, host = header.get("generation", 0), header["host"]
         with self.changed:
             if kind == "standby-ready":
@@ -528,7 +529,7 @@ class Coordinator:
             elif kind == "turned":
                 self._handle(failover.Turned(unit, generation, header["serial"]))
             elif kind == "threw":
-                whose = header.get("whose", blame.CODE)
+                whose = header.get("whose", failover.CODE)
                 self._handle(failover.StageThrew(unit, generation, stage, header["epoch"], header["cause"], whose))
             elif kind == "resumed":
                 self.started[stage] = generation
@@ -653,7 +654,7 @@ class Coordinator:
         with self.changed:
             before = len(self.events)
             self._handle(failover.Switch(unit, policy))
-            return next(e["text"] for e in self.events[before:] if e.get("unit") == unit)
+            return str(next(e["text"] for e in self.events[before:] if e.get("unit") == unit))
 
     def _raise_failure(self) -> None:
         if self.failure:
@@ -672,7 +673,7 @@ class Coordinator:
         with self.changed:
             alive = set(self.failover.alive)
             units = {n: asdict(u) | self._about(n, u) for n, u in self.failover.plan.units.items()}
-            hosts = {
+            hosts: dict[str, dict[str, Any]] = {
                 h: {"address": a, "pid": self.pids.get(h), "alive": h in alive, "health": self._health(h)}
                 for h, a in self.hosts.items()
             }

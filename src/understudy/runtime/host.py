@@ -15,7 +15,7 @@ import time
 import traceback
 import uuid
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -245,6 +245,12 @@ class Host:
         """Let everyone who waits on this host look again."""
         with self.changed:
             self.changed.notify_all()
+
+    def wait_for_newer_plan(self, serial: int, stage: Any, timeout_s: float) -> None:
+        """Until there is a plan newer than ``serial``, the stage stops, or the time is over: for who cannot go on as
+        things are."""
+        with self.changed:
+            self.changed.wait_for(lambda: stage.stopping or self.serial != serial, timeout=timeout_s)
 
     def trace(self, stage: str, what: str, epoch: int) -> None:
         """With $UNDERSTUDY_TRACE set, one line per step of every epoch in the host's log: where the time goes."""
@@ -505,7 +511,9 @@ class Host:
     def _on_entries(self, header: dict[str, Any], body: bytes) -> wire.Reply | dict[str, Any]:
         return self._standby_call(header, lambda standby: standby.add(header))
 
-    def _standby_call(self, header: dict[str, Any], act: Any) -> wire.Reply | dict[str, Any]:
+    def _standby_call(
+        self, header: dict[str, Any], act: Callable[[Any], wire.Reply | dict[str, Any]]
+    ) -> wire.Reply | dict[str, Any]:
         if self._stale(header):
             return {"refused": "fenced"}
         standby = self.stages.get(header["stage"])

@@ -18,7 +18,8 @@ class Journal:
 
     def read(self) -> dict[str, Any] | None:
         try:
-            return json.loads(self._path.read_text())
+            found: dict[str, Any] = json.loads(self._path.read_text())
+            return found
         except FileNotFoundError:
             return None
         except ValueError as error:

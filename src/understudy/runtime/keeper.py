@@ -187,22 +187,22 @@ class Keeper(threading.Thread):
 class Reporter(threading.Thread):
     """Tells a copy's primary how far the copy is, as often as it moves; the answer says what may be trimmed."""
 
-    def __init__(self, stage: RunningStage) -> None:
+    def __init__(self, stage: RunningStage, since: int) -> None:
         super().__init__(name=f"reporter {stage.name}", daemon=True)
-        self.stage, self.host = stage, stage.host
+        self.stage, self.host, self._since = stage, stage.host, since
 
     def run(self) -> None:
         stage, host = self.stage, self.host
         told = stage.start_epoch - 1
         while True:
             with host.changed:
-                host.changed.wait_for(lambda then=told: stage.stopping or stage.primary or stage.committed > then)
+                host.changed.wait_for(lambda: stage.stopping or stage.primary or stage.committed > told)  # noqa: B023
                 if stage.stopping or stage.primary:
                     return
                 epoch, primary = stage.committed, host.directory.primaries.get(stage.unit)
             header = {
                 "unit": stage.unit, "stage": stage.name, "generation": stage.generation, "epoch": epoch,
-                "standby": base.standby_key(host.name, stage.since),
+                "standby": base.standby_key(host.name, self._since),
             }  # fmt: skip
             try:
                 if primary is None or primary == host.name:

@@ -26,7 +26,7 @@ from understudy.runtime.checkpoints import CheckpointStore
 from understudy.runtime.keeper import Keeper
 from understudy.runtime.source import EntryLog, SourceStage, StandbySource
 from understudy.runtime.spark_source import SparkSourceStage
-from understudy.runtime.stage import RunningStage, position
+from understudy.runtime.stage import FRESH, RunningStage, position
 from understudy.runtime.standby import StandbyStage, restored
 from understudy.sources import SparkSource
 
@@ -131,7 +131,7 @@ class Roles:
         return Standing() if mine is None else Standing(Part.STANDBY, mine.generation, mine.since)
 
     def _carry_out(self, unit: str, stage: str, order: agreement.Order) -> None:
-        mine = self.host.stages.get(stage)
+        mine: Any = self.host.stages.get(stage)
         match order:
             case agreement.TellFenced(generation):
                 self.host.report("fenced", stage=stage, unit=unit, generation=generation)
@@ -286,7 +286,7 @@ class Roles:
     def _begin_anew(self, unit: str, stage: str, generation: int, start: str) -> None:
         """Without state. Where it begins is asked first: that may take long, and end in a newer plan; what is held must
         still be there then."""
-        where: dict[str, Any] = {"start_epoch": -1, "base": 0}
+        where: dict[str, Any] = {**FRESH}
         if start in ("newest", "replay"):
             base, gap, row = self._begin_at(unit, stage, generation, "next" if start == "newest" else "oldest")
             where = {"start_epoch": base - 1, "base": base, "gap": base if gap else 0}
@@ -319,7 +319,7 @@ class Roles:
     def _running(
         self, unit: str, stage: str, generation: int, manifest: dict[str, Any] | None, query: Any, state: Path
     ) -> RunningStage:
-        where = {"start_epoch": -1, "base": 0} if manifest is None else position(manifest)
+        where = FRESH if manifest is None else position(manifest)
         folder = self._stage_folder(stage)
         return self._kind(stage)(
             self.host, stage, unit=unit, generation=generation, folder=folder, state=state, query=query, **where

@@ -164,10 +164,7 @@ class SourceStage:
                     self.fence()
                     return False
                 if refused:
-                    with self.host.changed:
-                        self.host.changed.wait_for(
-                            lambda then=serial: self.stopping or self.host.serial != then, timeout=0.1
-                        )
+                    self.host.wait_for_newer_plan(serial, self, 0.1)
         return False
 
     @property

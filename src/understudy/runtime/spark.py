@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -207,11 +207,11 @@ class Plans:
         from pyspark.sql import DataFrame, SparkSession
 
         # As in a script, where the thread that made the session builds the query: SparkSession.getActiveSession().
-        active = SparkSession._get_j_spark_session_class(self._spark._jvm)  # type: ignore[attr-defined]
+        active = SparkSession._get_j_spark_session_class(self._spark._jvm)
         active.setActiveSession(self._spark._jsparkSession)
         try:
             if isinstance(stage.source, SparkSource):
-                frame: Any = stage.source.function(self._spark)
+                frame: object = stage.source.function(self._spark)
             else:
                 assert stage.function is not None
                 frame = stage.function(*(self._input(stage.name, name, self.schema(name)) for name in stage.inputs))

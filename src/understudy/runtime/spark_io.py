@@ -74,7 +74,7 @@ class EpochReader(_SimpleStreamReaderWrapper):
     """Of this private class of PySpark, the same in 4.2 and 4.3, because only of its kind Spark takes the rows of an
     epoch along with its partition, if they are few: then no Python worker has to read them."""
 
-    simple_reader = None
+    simple_reader = None  # type: ignore[assignment]
 
     def __init__(self, host: str, stage: str, input: str, schema: StructType) -> None:
         self._host, self._stage, self._input, self._schema = host, stage, input, schema
@@ -108,7 +108,8 @@ class EpochReader(_SimpleStreamReaderWrapper):
         """Rows that go along with the partition of the epoch up to ``end``."""
         if end["epoch"] <= start["epoch"] or self._along is None or self._along[0] != end["epoch"]:
             return None
-        return iter(self._along[1].to_batches())
+        batches: list[Any] = self._along[1].to_batches()
+        return iter(batches)
 
     def commit(self, end: dict[str, Any]) -> None:
         pass

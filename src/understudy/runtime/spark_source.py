@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from understudy.core.keeping import Holdings
 from understudy.runtime.arrow_types import collect
-from understudy.runtime.shipping import Shippers
+from understudy.runtime.shipping import Shipper, Shippers
 from understudy.runtime.stage import RunningStage
 from understudy.runtime.streams import AHEAD_MAX, write_table
 
@@ -45,7 +45,8 @@ class Preserver:
 
     def preserve(self, epoch: int, needed: dict[str, Path]) -> bool:
         """Return once the epoch is safe at every standby. False when this source was fenced or stopped."""
-        name, safe = self.stage.name, set()
+        name = self.stage.name
+        safe: set[Shipper] = set()
         while not self.stage.stopping:
             with self.host.changed:
                 self.host.changed.wait_for(lambda: self.stage.stopping or self._shippers.of(name))
@@ -62,10 +63,7 @@ class Preserver:
                 self.stage.fence()
                 return False
             if any(failures.values()):
-                with self.host.changed:  # the next plan names other standbys, or none
-                    self.host.changed.wait_for(
-                        lambda then=serial: self.stage.stopping or self.host.serial != then, timeout=0.2
-                    )
+                self.host.wait_for_newer_plan(serial, self.stage, 0.2)  # it may name other standbys, or none
         return False
 
     def _tell(self, holdings: Holdings, failures: Mapping[str, str | None]) -> None:

@@ -15,14 +15,14 @@ from collections import deque
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
 from understudy.core import keeping
 from understudy.core.acks import FINAL
-from understudy.core.failover import StandbyUnusable
+from understudy.core.failover import CODE, StandbyUnusable
 from understudy.core.pacing import Pace
 from understudy.core.policies import Policy, base
 from understudy.core.policies.upstream import Row
@@ -54,8 +54,18 @@ RUN = "run"
 """Session of the readers of a running stage, as against those of a rehearsal."""
 
 
-def position(manifest: dict[str, Any]) -> dict[str, int]:
+class Position(TypedDict):
     """Where a stage goes on that is restored from a checkpoint, as arguments of ``RunningStage``."""
+
+    start_epoch: int
+    base: int
+    gap: int
+
+
+FRESH: Position = {"start_epoch": -1, "base": 0, "gap": 0}
+
+
+def position(manifest: dict[str, Any]) -> Position:
     return {"start_epoch": manifest["epoch"], "base": manifest["base"], "gap": manifest.get("gap", 0)}
 
 
@@ -110,7 +120,7 @@ class RunningStage:
         """The query has asked for an epoch."""
         self._threads = [*self.inlets.values(), *(self._sink_writers() if primary else [])]
         if since is not None:
-            self._threads.append(Reporter(self))
+            self._threads.append(Reporter(self, since))
         self._threads.append(threading.Thread(target=self._run_query, name=f"query {name}", daemon=True))
 
     @property
@@ -184,7 +194,7 @@ class RunningStage:
                 plans = self.host.wait_for_plans()
                 with self.host.starting:
                     if self.stopping:
-                        return "stopped", blame.CODE
+                        return "stopped", CODE
                     self._query = plans.start(self.name, self.state, self.publish)
                     if self.stopping:  # and whoever said so found no query yet
                         self._query.stop()
@@ -193,7 +203,7 @@ class RunningStage:
             cause = "the query ended by itself"
             return cause, blame.whose(cause)
         except JobError as error:
-            return str(error), blame.CODE
+            return str(error), CODE
         except Exception as error:
             if not self.stopping:
                 traceback.print_exc()

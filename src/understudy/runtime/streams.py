@@ -168,8 +168,7 @@ class Inlet(threading.Thread):
                     stage.give_up(f"epoch {self.received + 1} of {self.stream} is gone")
                 return
             elif refusal != "later":
-                with host.changed:  # moved or unreachable: the next plan will tell
-                    host.changed.wait_for(lambda then=serial: stage.stopping or host.serial != then, timeout=0.1)
+                host.wait_for_newer_plan(serial, stage, 0.1)  # moved or unreachable: the next plan will tell
 
     def _wanted_in_s(self) -> float:
         """When the next epoch should be asked for: when the query is about to want it, so that its rows are as new as
