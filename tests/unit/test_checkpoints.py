@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from files import put
 from understudy.runtime import checkpoints
 from understudy.runtime.checkpoints import CheckpointDamaged, CheckpointStore, Shipped, digest
+from understudy.runtime.session import wait_for
 
 PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # for busy machines
 
@@ -224,7 +225,7 @@ def test_a_whole_folder_may_be_lost(held: CheckpointStore, folder: str) -> None:
     restored, complaints = held.restore()
     assert (restored or {})["epoch"] == 5 and content(held.state) == FILES
     assert len(complaints) == (3 if folder == "state" else 0)
-    held.scrub()
+    scrub(held)
     assert content(twins(held)) == FILES
 
 
@@ -241,8 +242,7 @@ def test_when_a_file_and_its_twin_are_damaged_nothing_is_left(held: CheckpointSt
     (twins(held) / "state" / "a").unlink()
     restored, complaints = held.restore()
     assert restored is None and complaints == [
-        "checkpoint of epoch 5 is damaged beyond repair "
-        "(state/a does not match its hash, and its twin is damaged too)"
+        "checkpoint of epoch 5 is damaged beyond repair (state/a does not match its hash, and its twin is damaged too)"
     ]
     assert content(held.state) == {"metadata": b"m"}, "only the file that an armed query may have written stays"
     again, complaints_again = CheckpointStore(held.folder).restore()
@@ -445,21 +445,26 @@ def test_a_disk_that_refuses_raises_oserror(store: CheckpointStore) -> None:
 
 @pytest.mark.parametrize("where", ["state", "twins"])
 def test_rot_is_found_and_mended(held: CheckpointStore, where: str) -> None:
-    assert held.scrub() == []
+    assert scrub(held) == []
     flip(held.folder / where / "state" / "a")
-    assert held.scrub() == ["state/a does not match its hash; mended from its twin"]
+    assert scrub(held) == ["state/a does not match its hash; mended from its twin"]
     assert content(held.state) == FILES == content(twins(held))
-    assert held.scrub() == []
+    assert scrub(held) == []
 
 
 def test_rot_in_both_is_found_while_the_sender_has_the_file(held: CheckpointStore, primary: Primary) -> None:
     flip(held.state / "state" / "a")
     flip(twins(held) / "state" / "a")
     with pytest.raises(CheckpointDamaged, match="state/a does not match its hash, and its twin is damaged too"):
-        held.scrub()
+        scrub(held)
     primary.shipped = Shipped({})  # as the keeper does after a refusal
     primary.ship(6, FILES)
-    assert held.scrub() == [] and content(held.state) == FILES == content(twins(held))
+    assert scrub(held) == [] and content(held.state) == FILES == content(twins(held))
+
+
+def scrub(store: CheckpointStore) -> list[str]:
+    """As a standby does with every version."""
+    return store.mend(store.rotten(store.scrub_next()))
 
 
 def test_scrubbing_gets_around_to_every_file(
@@ -468,13 +473,13 @@ def test_scrubbing_gets_around_to_every_file(
     monkeypatch.setattr(checkpoints, "SCRUB_BYTES", 10)
     primary.ship(0, {f"f{i}": b"x" * 20 for i in range(5)})
     (store.state / "f0").unlink()
-    found = [store.scrub() for _ in range(5 * 41 // 10 + 1)]
+    found = [scrub(store) for _ in range(5 * 41 // 10 + 1)]
     assert [text for texts in found for text in texts] == ["f0: No such file or directory; mended from its twin"]
     assert found.index(["f0: No such file or directory; mended from its twin"]) > 10, "ten bytes each time, on average"
 
 
 def test_scrubbing_nothing_is_fine(store: CheckpointStore) -> None:
-    assert store.scrub() == []
+    assert scrub(store) == []
 
 
 def test_a_clone_is_made_of_links_and_lives_on_its_own(held: CheckpointStore, tmp_path: Path) -> None:
@@ -497,7 +502,7 @@ def test_a_clone_of_what_is_damaged_can_be_mended(held: CheckpointStore, tmp_pat
     (held.folder / where / "state" / "b").unlink()
     clone = held.clone(tmp_path / "clone")
     restored, _ = clone.restore()
-    clone.scrub()
+    scrub(clone)
     assert (restored or {})["epoch"] == 5 and content(clone.state) == FILES == content(twins(clone))
 
 
@@ -649,7 +654,7 @@ def test_a_large_file_that_was_touched_is_mended(large: CheckpointStore, harm: s
 
 def test_scrubbing_reads_large_files_all_the_same(large: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = read_sizes(monkeypatch)
-    large.scrub()
+    scrub(large)
     assert sum(size > checkpoints.ALWAYS_READ_BYTES for size in sizes) == 2
 
 
@@ -722,6 +727,18 @@ def test_a_version_that_counts_on_what_a_store_lost_is_refused(store: Checkpoint
     assert again.versions() == [0]
 
 
+def are_deleted(folder: Path, pattern: str) -> bool:
+    """Within a second; a rename is not enough."""
+    wait_for(lambda: not list(folder.rglob(pattern)), 1.0, "files to be deleted")
+    return True
+
+
+@pytest.fixture
+def deletes_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "DISCARD_S", 0.1)
+
+
+@pytest.mark.usefixtures("deletes_soon")
 @pytest.mark.parametrize("whole", [True, False])
 def test_what_came_ahead_for_nothing_is_deleted(store: CheckpointStore, primary: Primary, whole: bool) -> None:
     primary.ship(0, {"a": b"1"})
@@ -731,7 +748,7 @@ def test_what_came_ahead_for_nothing_is_deleted(store: CheckpointStore, primary:
     else:
         primary.shipped.forget_ahead()
     primary.ship(1, {"a": b"1", "b": b"2"})
-    assert not [p for p in store.folder.rglob("table*")]
+    assert are_deleted(store.folder, "table*")
 
 
 def test_what_came_ahead_goes_along_with_a_standby_that_rises(
@@ -747,11 +764,40 @@ def test_what_came_ahead_goes_along_with_a_standby_that_rises(
     assert size < 40 and content(held.state) == {"a": b"1", "table": b"t" * 35}
 
 
-def test_a_query_that_runs_keeps_nothing_that_came_ahead(store: CheckpointStore, primary: Primary) -> None:
+@pytest.mark.usefixtures("deletes_soon")
+def test_a_query_that_runs_keeps_neither_twins_nor_what_came_ahead(store: CheckpointStore, primary: Primary) -> None:
     primary.ship(0, {"a": b"1"})
     bring(primary, {"table": b"t"})
     store.forget()
-    assert not [p for p in store.folder.rglob("table*")]
+    assert content(store.state) == {"a": b"1"} and content(twins(store)) == {}
+    assert are_deleted(store.folder, "table*") and are_deleted(store.folder, "discarded*")
+
+
+def test_a_takeover_does_not_wait_for_deletions(
+    store: CheckpointStore, primary: Primary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    primary.ship(0, {"a": b"1"})
+    bring(primary, {"table": b"t"})
+    deleted: list[Path] = []
+    monkeypatch.setattr(shutil, "rmtree", lambda folder, **_: deleted.append(folder))
+    monkeypatch.setattr(checkpoints, "DISCARD_S", 0.5)
+    store.forget()
+    assert deleted == []
+    wait_for(lambda: len(deleted) == 2, 5.0, "deletions")
+
+
+def test_scrubbing_looks_away_when_a_file_goes_meanwhile(store: CheckpointStore, primary: Primary) -> None:
+    """It reads without keeping anybody from changing the store."""
+    primary.ship(0, {"a": b"1", "b": b"2"})
+    names = store.scrub_next()
+    primary.ship(1, {"a": b"1"})
+    rotten = store.rotten(names)
+    assert store.mend(rotten) == []
+    names = store.scrub_next()
+    store.state.joinpath("a").unlink()
+    rotten = store.rotten(names)
+    primary.ship(2, {"c": b"3"})
+    assert rotten == ["a"] and store.mend(rotten) == []
 
 
 def test_files_that_are_being_read_stay(store: CheckpointStore, primary: Primary) -> None:

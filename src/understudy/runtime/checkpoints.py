@@ -11,6 +11,8 @@ import hashlib
 import json
 import os
 import shutil
+import threading
+import time
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -26,6 +28,9 @@ PART_BYTES = 8 << 20
 ALWAYS_READ_BYTES = 64 << 10
 """Files up to this size are read again before a version is used. Larger ones, tables of state, only if they are not as
 they were when this process last read them: all of a large state would take seconds, while everybody waits."""
+
+DISCARD_S = 3.0
+"""How long what nobody needs any more lies about before it is deleted."""
 
 SCRUB_BYTES = 16 << 20
 """How much of what a store holds is read again after each version, on average, so that damage is found while the other
@@ -134,6 +139,46 @@ def _checked(entries: Any) -> list[Any]:
     return entries
 
 
+def _written(root: Path, header: dict[str, Any], body: bytes) -> dict[str, tuple[int, str]]:
+    """Write one part below ``root``. Returns the files that are whole with it, each of them durable and beside its
+    twin."""
+    try:
+        if header.get("zipped"):
+            text, _, body = zlib.decompress(body).partition(b"\n")
+            entries = json.loads(text)
+        else:
+            entries = header["files"]
+    except (zlib.error, ValueError) as error:
+        raise CheckpointDamaged(f"a part arrived damaged: {error}") from None
+    whole: dict[str, tuple[int, str]] = {}
+    position = 0
+    for name, offset, length, *final in _checked(entries):
+        target = _inside(root, name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with open(target, "r+b" if offset else "wb") as file:
+            file.seek(offset)
+            file.write(body[position : position + length])
+            file.flush()
+            if final:
+                os.fsync(file.fileno())
+        position += length
+        if final:
+            size, expected = final
+            data = target.read_bytes()
+            if len(data) != size or digest(data) != expected:
+                raise CheckpointDamaged(f"{name} arrived damaged")
+            _twin_of(target).write_bytes(data)
+            whole[name] = (size, expected)
+    return whole
+
+
+def _inside(root: Path, name: str) -> Path:
+    """A path below ``root``; a name that would leave it is an attack or a bug."""
+    if os.path.isabs(name) or ".." in Path(name).parts:
+        raise CheckpointDamaged(f"illegal file name {name!r}")
+    return root / name
+
+
 def _look(path: Path) -> tuple[int, ...]:
     """What a file looks like without reading it. Changes with everything that is done to its bytes."""
     found = path.stat()
@@ -201,7 +246,7 @@ class CheckpointStore:
         shared = {}
         for name, known in self._files.items():
             with suppress(OSError):
-                if self._inside(self.state, name).samefile(folder / name):
+                if _inside(self.state, name).samefile(folder / name):
                     shared[name] = known
         return shared
 
@@ -220,37 +265,14 @@ class CheckpointStore:
     def paste(self, header: dict[str, Any], body: bytes) -> int | None:
         """Apply one part. Returns the epoch once its last part made the version whole and durable.
         Raises OSError when the disk refuses and CheckpointDamaged when what came is not what was sent."""
-        try:
-            if header.get("zipped"):
-                text, _, body = zlib.decompress(body).partition(b"\n")
-                entries = json.loads(text)
-            else:
-                entries = header["files"]
-        except (zlib.error, ValueError) as error:
-            raise CheckpointDamaged(f"a part arrived damaged: {error}") from None
-        ahead = bool(header.get("ahead"))
+        if header.get("ahead"):
+            self.came_ahead(self.write_ahead(header, body))
+            return None
         if header.get("first"):
             self._staged = {}
-        position = 0
-        for name, offset, length, *final in _checked(entries):
-            target = self._inside(self._aside if ahead else self._incoming, name)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with open(target, "r+b" if offset else "wb") as file:
-                file.seek(offset)
-                file.write(body[position : position + length])
-                file.flush()
-                if final:
-                    os.fsync(file.fileno())
-            position += length
-            if final:
-                size, expected = final
-                data = target.read_bytes()
-                if len(data) != size or digest(data) != expected:
-                    raise CheckpointDamaged(f"{name} arrived damaged")
-                _twin_of(target).write_bytes(data)
-                if not ahead:
-                    self._put(name, target)
-                (self._ahead if ahead else self._staged)[name] = (size, expected)
+        for name, known in _written(self._incoming, header, body).items():
+            self._put(name, _inside(self._incoming, name))
+            self._staged[name] = known
         if "manifest" not in header:
             return None
         before = {} if header.get("whole") else {k: v for k, v in self._files.items() if k not in header["drop"]}
@@ -259,15 +281,33 @@ class CheckpointStore:
         if _sum(files) != header.get("sum"):
             raise CheckpointDamaged("this store lacks files that the version builds on")
         for name in taken:
-            self._put(name, self._inside(self._aside, name))
+            self._put(name, _inside(self._aside, name))
             del self._ahead[name]
         if header.get("forgets"):
             self._drop_ahead()
         return self._finish(header["manifest"], files)
 
+    def write_ahead(self, header: dict[str, Any], body: bytes) -> dict[str, tuple[int, str]]:
+        """Write a part of files that come ahead of the version that will name them. Takes long, and touches nothing
+        that a version has: nobody need wait for it. Returns what is whole now, for ``came_ahead``."""
+        return _written(self._aside, header, body)
+
+    def came_ahead(self, whole: dict[str, tuple[int, str]]) -> None:
+        self._ahead.update(whole)
+
     def _drop_ahead(self) -> None:
         self._ahead = {}
-        shutil.rmtree(self._aside, ignore_errors=True)
+        self._discard(self._aside)
+
+    def _discard(self, folder: Path) -> None:
+        """Out of the way at once, and deleted a little later: to delete a gigabyte takes the disk half a second, which
+        a takeover does not have."""
+        discarded = self.folder / f"discarded-{time.time_ns()}"
+        with suppress(FileNotFoundError):
+            folder.rename(discarded)
+            timer = threading.Timer(DISCARD_S, shutil.rmtree, [discarded], {"ignore_errors": True})
+            timer.daemon = True
+            timer.start()
 
     def hand_over_ahead(self, heir: CheckpointStore) -> None:
         """What came ahead is another store's from now on, to which its versions will come."""
@@ -278,7 +318,7 @@ class CheckpointStore:
     def _put(self, name: str, came: Path) -> None:
         """A file that has come, and its twin, go where the version has them."""
         for each, root in ((_twin_of(came), self._twins), (came, self.state)):
-            place = self._inside(root, name)
+            place = _inside(root, name)
             place.parent.mkdir(parents=True, exist_ok=True)
             each.rename(place)
             self._seen[place] = _look(place)
@@ -307,7 +347,7 @@ class CheckpointStore:
     def _delete(self, names: set[str]) -> None:
         for name in names:
             for root in (self.state, self._twins):
-                self._inside(root, name).unlink(missing_ok=True)
+                _inside(root, name).unlink(missing_ok=True)
                 self._seen.pop(root / name, None)
 
     def lend(self) -> None:
@@ -319,23 +359,37 @@ class CheckpointStore:
         lent, self._lent = self._lent, set()
         self._delete(lent - needed)
 
-    def scrub(self) -> list[str]:
-        """Read some of the version's files again, and their twins; all of them in turn over time. One that has rotted
-        is mended from the other, and what to tell the user about it is returned. Raises CheckpointDamaged when both
-        have: the sender has it still, and begins again with a whole version."""
-        complaints: list[str] = []
-        begin = left = SCRUB_BYTES - self._scrubbed_ahead
+    def scrub_next(self) -> list[str]:
+        """The files whose turn it is to be read again; all in turn over time."""
+        names: list[str] = []
+        left = SCRUB_BYTES - self._scrubbed_ahead
         while left > 0:
             if not self._unscrubbed:
                 self._unscrubbed = list(self._files)
-                if left < begin or not self._unscrubbed:
+                if names or not self._unscrubbed:
                     break  # once around is enough
             name = self._unscrubbed.pop()
             if name in self._files:
                 left -= 2 * self._files[name][0] + 1
+                names.append(name)
+        self._scrubbed_ahead = max(0, -left)
+        return names
+
+    def rotten(self, names: list[str]) -> list[str]:
+        """Read files and their twins again. Returns those that are no longer what they were. Takes long, and changes
+        nothing: nobody need wait for it."""
+        known = self._files
+        pairs = ((name, _inside(root, name)) for name in names for root in (self.state, self._twins))
+        return [name for name, path in pairs if name in known and self._wrong(name, path, known[name]) is not None]
+
+    def mend(self, names: list[str]) -> list[str]:
+        """Mend what has rotted from its twin. Returns what to tell the user about it. Raises CheckpointDamaged when
+        both have: the sender has it still, and begins again with a whole version."""
+        complaints: list[str] = []
+        for name in names:
+            if name in self._files:
                 complaints += self._mend(name, self.state, self._twins)
                 complaints += self._mend(name, self._twins, self.state)
-        self._scrubbed_ahead = max(0, -left)
         return complaints
 
     def restore(self) -> tuple[dict[str, Any] | None, list[str]]:
@@ -367,21 +421,21 @@ class CheckpointStore:
         if versions:
             for name in self._files:
                 for here, there in ((self.state, copy.state), (self._twins, copy._twins)):
-                    source, place = self._inside(here, name), copy._inside(there, name)
+                    source, place = _inside(here, name), _inside(there, name)
                     place.parent.mkdir(parents=True, exist_ok=True)
                     with suppress(FileNotFoundError):  # damage, to be mended by whoever reads the copy
                         os.link(source, place)
             for manifest in self._manifests.glob(f"{versions[-1]}.*"):
                 shutil.copy(manifest, copy._manifests)
             copy._files = dict(self._files)
-            copy._seen = {copy.folder / p.relative_to(self.folder): look for p, look in self._seen.items()}
+            copy._seen = {copy.folder / p.relative_to(self.folder): look for p, look in list(self._seen.items())}
         return copy
 
     def forget(self) -> None:
         """The files now belong to a query that is about to run; this store no longer vouches for any version."""
         for version in self.versions():
             self._drop(version)
-        shutil.rmtree(self._twins, ignore_errors=True)
+        self._discard(self._twins)
         self._twins.mkdir(exist_ok=True)
         self._lent = set()  # first: nothing may be taken back from the query, whoever is reading still
         self._files, self._seen = {}, {}
@@ -395,14 +449,14 @@ class CheckpointStore:
     def _mend(self, name: str, damaged: Path, whole: Path, *, trusting: bool = False) -> list[str]:
         """Make sure of a file below ``damaged``, if need be with its twin below ``whole``. ``trusting``: a large one
         that this process has read, and that was not touched since, is not read again."""
-        here = self._inside(damaged, name)
+        here = _inside(damaged, name)
         if trusting and self._files[name][0] > ALWAYS_READ_BYTES and self._is_as_seen(here):
             return []
-        cause = self._wrong(name, here)
+        cause = self._wrong(name, here, self._files[name])
         if cause is None:
             return []
-        twin = self._inside(whole, name)
-        if self._wrong(name, twin) is not None:
+        twin = _inside(whole, name)
+        if self._wrong(name, twin, self._files[name]) is not None:
             raise CheckpointDamaged(f"{cause}, and its twin is damaged too")
         mended = self._incoming / "mended"
         shutil.copyfile(twin, mended)
@@ -410,16 +464,16 @@ class CheckpointStore:
         mended.rename(here)
         return [f"{cause}; mended from its twin"]
 
-    def _wrong(self, name: str, path: Path) -> str | None:
+    def _wrong(self, name: str, path: Path, known: tuple[int, str]) -> str | None:
         """What is wrong with a file, if anything."""
-        size, expected = self._files[name]
+        size, expected = known
         try:
-            data = path.read_bytes()
+            look, data = _look(path), path.read_bytes()
         except OSError as error:
             return f"{name}: {error.strerror or error}"
         if len(data) != size or digest(data) != expected:
             return f"{name} does not match its hash"
-        self._seen[path] = _look(path)
+        self._seen[path] = look
         return None
 
     def _is_as_seen(self, path: Path) -> bool:
@@ -457,10 +511,3 @@ class CheckpointStore:
             return set(self._read(version)["files"])
         except ValueError:
             return set()
-
-    def _inside(self, root: Path, name: str) -> Path:
-        """A path below ``root``; a name that would leave it is an attack or a bug."""
-        path = root / name
-        if os.path.isabs(name) or ".." in Path(name).parts:
-            raise CheckpointDamaged(f"illegal file name {name!r}")
-        return path

@@ -55,6 +55,9 @@ _SETTINGS = {
     f"{_STATE}.rocksdb.trackTotalNumberOfRows": "false",
     f"{_STATE}.minDeltasForSnapshot": "10",
     f"{_STATE}.maintenanceInterval": "5s",
+    # It makes a store write an image when none of its query has been seen for long: right after a takeover, always.
+    f"{_STATE}.coordinatorReportSnapshotUploadLag": "false",
+    f"{_STATE}.forceSnapshotUploadOnLag": "false",
     # It checks that whoever is given a batch looks at all of it. Our callback does.
     f"{_STATE}.commitValidation.enabled": "false",
     # Spark describes every execution for its pages, which nobody looks at here; the short form takes less time.
@@ -96,9 +99,7 @@ def _own_options(local_dir: Path) -> str:
     )
 
 
-def start_session(
-    name: str, *, master: str, settings: dict[str, str], local_dir: Path, imports: Path
-) -> SparkSession:
+def start_session(name: str, *, master: str, settings: dict[str, str], local_dir: Path, imports: Path) -> SparkSession:
     """``imports``: see ``_worker_python``."""
     local_dir.mkdir(parents=True, exist_ok=True)
     os.environ["PYSPARK_PYTHON"] = str(_worker_python(local_dir, imports))

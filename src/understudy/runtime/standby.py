@@ -50,27 +50,41 @@ class StandbyStage:
         self.query = ArmedQuery(self.host, self.name, unit=self.unit, generation=self.generation, store=store)
 
     def paste(self, header: dict[str, Any], body: bytes) -> wire.Reply | dict[str, Any]:
+        query, store = self.query, self.store
         try:
-            query = self.query
+            # What is large, or read again, is out of the lock: a takeover needs it.
+            ahead = store.write_ahead(header, body) if header.get("ahead") and not self._released else None
             with query.lock:
-                if self._released or query is not self.query:
+                if self._released or query is not self.query or store is not self.store:
                     return wire.refuse("fenced" if self._released else "elsewhere")
-                epoch = self.store.paste(header, body)
-                if epoch is not None:
-                    complaints = self.store.scrub()
-                    for complaint in complaints:
-                        self._complain(complaint)
-                    if complaints or header.get("whole"):
-                        query.close_state()  # some files are others now
-                    self._let_go_of_before()
-            if epoch is not None and epoch >= 0:
+                if ahead is not None:
+                    store.came_ahead(ahead)
+                    return {"epoch": None}
+                epoch = store.paste(header, body)
+                if epoch is None:
+                    return {"epoch": None}
+                if header.get("whole"):
+                    query.close_state()  # some files are others now
+                self._let_go_of_before()
+                next_ones = store.scrub_next()
+            if epoch >= 0:
                 query.pasted()
+            self._scrub(query, store, next_ones)
             return {"epoch": epoch}
         except CheckpointDamaged as error:
             self._complain(f"a checkpoint on {self.host.name} is damaged ({error}); asked for a whole one")
             return wire.refuse("damaged", str(error))
         except OSError as error:
             return wire.refuse("disk", f"{error.strerror or error} on {self.host.name}")
+
+    def _scrub(self, query: ArmedQuery, store: CheckpointStore, names: list[str]) -> None:
+        rotten = store.rotten(names)
+        with query.lock:
+            complaints = store.mend(rotten)
+            if complaints:
+                query.close_state()  # some files are others now
+        for complaint in complaints:
+            self._complain(complaint)
 
     def _complain(self, text: str) -> None:
         _complain(self.host, self.name, self.unit, text)
