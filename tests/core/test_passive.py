@@ -98,19 +98,42 @@ def test_a_last_stage_waits_for_its_timer() -> None:
         (1, pasted(-1), []),
         (2, committed(0), []),
         (2, trimmed(0), []),
-        (9.9, Tick(), []),
+        (7.4, Tick(), []),
     )
-    assert machine.next_deadline() == 10.0
+    assert machine.next_deadline() == 7.5, "a quarter of the period early"
     play(
         machine,
-        (10, Tick(), [capture(0)]),
-        (11, pasted(0), [ack(0)]),
+        (7.5, Tick(), [capture(0)]),
+        (8, pasted(0), [ack(0)]),
         (12, committed(1), []),
         (12, trimmed(1), []),
-        (20, Tick(), [capture(1)]),
-        (21, pasted(1), [ack(1)]),
+        (17.4, Tick(), []),
+        (17.5, Tick(), [capture(1)]),
+        (18, pasted(1), [ack(1)]),
     )
     assert machine.next_deadline() is None, "nothing new: nothing to wait for"
+
+
+def test_an_epoch_that_is_done_a_little_before_the_timer_does_not_wait_for_it() -> None:
+    machine = last()
+    play(machine, (0, PRESENT, [capture(-1)]), (1, pasted(-1), []))
+    for epoch, now in enumerate((8.0, 20.5, 29.0, 40.0)):
+        play(machine, (now, committed(epoch), []), (now, trimmed(epoch), [capture(epoch)]))
+        play(machine, (now, pasted(epoch), [ack(epoch)]))
+
+
+def test_checkpoints_that_come_early_are_not_more() -> None:
+    """However often epochs come, there is one checkpoint in ten seconds."""
+    machine = last()
+    play(machine, (0, PRESENT, [capture(-1)]), (0, pasted(-1), []))
+    captured = 0
+    for epoch in range(1000):
+        for event in (committed(epoch), trimmed(epoch)):
+            for effect in machine.handle(event, 0.37 * epoch):
+                if isinstance(effect, Capture):
+                    captured += 1
+                    machine.handle(pasted(effect.epoch), 0.37 * epoch)
+    assert captured == 37
 
 
 def test_a_late_timer_does_not_hold_back_an_epoch() -> None:
@@ -280,7 +303,7 @@ def test_without_a_capture_to_wait_for_there_is_no_deadline() -> None:
     machine.handle(pasted(-1), 1)
     assert machine.next_deadline() is None, "nothing new"
     done(machine, 0, now=2)
-    assert machine.next_deadline() == 10.0
+    assert machine.next_deadline() == 7.5
 
 
 # -- more than one standby, more than one stage, the other timing ---------------------------------------------------

@@ -266,7 +266,7 @@ def test_the_last_stage_is_checkpointed_by_a_timer() -> None:
     for _ in range(4):
         chain.produce()
         chain.settle()
-        chain.tick(9)
+        chain.tick(7)
     assert chain.captures() == []
     chain.tick(10)
     assert chain.captures() == [(1, 3)], "one checkpoint for all that happened between two ticks of its timer"

@@ -43,6 +43,9 @@ from understudy.core.policies.base import (
 from understudy.durations import seconds
 
 Timing = Literal["sweeping", "individual", "synchronous"]
+EARLY = 0.25
+"""Share of its period by which a timed checkpoint may come early. Epochs do not come to the millisecond: one that is
+done a little before the timer would wait for it, and be made again after a crash meanwhile."""
 RETRY_S = 1.0
 """Pause after a failed capture. Shorter hammers a full disk; longer leaves the unit unprotected longer."""
 
@@ -161,7 +164,7 @@ class StageVersions:
             wait_until = self.wait_until(version)
             if wait_until is None or now >= wait_until:
                 version.captured, version.in_flight, version.retry_at = self.due, True, None
-                version.timer_at = now + self.every_s if self.timed else None
+                version.timer_at = max(now, version.timer_at or now) + self.every_s if self.timed else None
                 queue = not self.sweeping or self.due > self.trimmed
                 effects.append(Capture(self.name, standby, self.due, queue))
         return effects
@@ -174,9 +177,10 @@ class StageVersions:
 
     def wait_until(self, version: Version) -> float | None:
         """The timer paces a timed stage, except that a drain or an empty standby does not wait for it; after a
-        failure everybody waits."""
+        failure everybody waits. What comes early does not make more checkpoints: the timer goes on from where it
+        was."""
         free = self.draining or version.newest is None
-        timer_at = None if free else version.timer_at
+        timer_at = None if free or version.timer_at is None else version.timer_at - EARLY * self.every_s
         return _later(timer_at, version.retry_at)
 
     def safe(self) -> bool:
