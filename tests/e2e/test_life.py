@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -63,6 +64,8 @@ def test_killed_primary_killed_everything_and_clean_stop(tmp_path: Path) -> None
             wire.Peer(run.coordinator.address, "not the token").call("status")
         with pytest.raises(flight.FlightUnauthenticatedError):
             wire.Peer(run.coordinator.hosts["h1"], "").call("exit")
+        rehearsed = re.findall(r"speeds: rehearsed on (\d+) rows", (state / "hosts" / "h1" / "host.log").read_text())
+        assert rehearsed and all(map(int, rehearsed)), "what comes from a stream of this host's own"
         before = epochs_in(sink)[-1]
         run.hosts.signal(run.host_of("speeds"), signal.SIGKILL)
         wait_for(lambda: epochs_in(sink)[-1] > before + 5, 120, "output after the takeover")

@@ -462,16 +462,21 @@ class Host:
         return wire.epoch_stream(table, header)
 
     def _get_peek(self, request: dict[str, Any]) -> flight.FlightDataStream:
-        stream = self.stream(request["stream"])
+        table = self.peek(request["stream"])
+        if table is None:
+            return wire.epoch_stream(wire.EMPTY, {"refused": "nothing"})
+        return wire.epoch_stream(table, {})
+
+    def peek(self, name: str) -> pa.Table | None:
+        """Rows of a stream that is sent from here: of its newest epoch, as far as there are any soon."""
+        stream = self.stream(name)
         if stream is None:
-            return wire.epoch_stream(wire.EMPTY, {"refused": "elsewhere"})
+            return None
         with self.changed:
             self.changed.wait_for(lambda: stream.queue.next > stream.queue.first, timeout=3)
             epoch = stream.queue.next - 1
         table = self.payloads.get(stream.key, epoch)
-        if table is None:
-            return wire.epoch_stream(wire.EMPTY, {"refused": "nothing"})
-        return wire.epoch_stream(table.slice(0, 10_000), {})
+        return None if table is None else table.slice(0, 10_000)
 
     def _near(self, header: dict[str, Any]) -> bool:
         return self.directory.near(header["stream"], header["consumer"], header["host"])

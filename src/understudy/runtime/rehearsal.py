@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import count, pairwise
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 NO_FASTER, LAST = 0.9, 3
 """A query is warm when none of its last so many batches took less than this part of the fastest before."""
+FIRST_ROWS, MORE, AT_EASE_S = 10, 10, 1.0
+"""A rehearsal begins with few rows, and takes so many times more after every batch that took no longer than this: what
+a row costs is not known, and the running stages need the processor more."""
 REHEARSAL_S = 45.0
 """A rehearsal that takes longer hangs, and others wait for it. The takeover is then only slower."""
 CALM_S = 3.0
@@ -68,6 +71,29 @@ class Turns:
                 self._changed.notify_all()
 
 
+class Course:
+    """How a rehearsal goes: from few rows to all of its sample, as far as that is cheap, and on until it gets no
+    faster."""
+
+    def __init__(self, rows: int) -> None:
+        """``rows``: how many there are."""
+        self.rows, self._all = min(FIRST_ROWS, rows), rows
+        self.batches_s: list[float] = []
+        """How long each took."""
+        self._grown = 0
+        """Those that were over when the rows last became more."""
+
+    def took(self, batch_s: float) -> None:
+        """A batch is over. The first one loads classes, whatever its rows."""
+        self.batches_s.append(batch_s)
+        if self.rows < self._all and (len(self.batches_s) == 1 or batch_s <= AT_EASE_S):
+            self.rows, self._grown = min(self.rows * MORE, self._all), len(self.batches_s)
+
+    def is_warm(self) -> bool:
+        took_s = self.batches_s[self._grown :]
+        return len(took_s) > LAST and min(took_s[-LAST:]) > NO_FASTER * min(took_s[:-LAST])
+
+
 class Rehearsal:
     """Runs the stage's own query on a copy of recent rows, starting from a copy of the state or from nothing, so that a
     takeover meets a warm JVM, warm workers, and has been through the opening of the state once."""
@@ -78,29 +104,35 @@ class Rehearsal:
         self._epochs = epochs
         self._newest = -2
         """The newest epoch that was asked for; the first is -1, for a query that begins from nothing."""
-        self._asked_at: list[float] = []
-        """When each was, which is when the one before was done."""
+        self._asked_at: float | None = None
+        """When it was, which is when the one before was done."""
         self.over = False
         self._done = threading.Event()
         self._samples: dict[str, pa.Table] = {}
+        self._course = Course(0)
 
     def run(self, abandoned: threading.Event) -> None:
         plans = self.host.wait_for_plans()
         for stream in self.host.job.stages[self.name].inputs:
-            self._samples[stream] = self._sample(stream) or plans.arrow_schema(stream).empty_table()
+            sample = self._sample(stream)
+            self._samples[stream] = plans.arrow_schema(stream).empty_table() if sample is None else sample
+        self._course = Course(max(sample.num_rows for sample in self._samples.values()))
         self.host.rehearsals[self.session] = self
         query = None
         try:
             query = plans.start(self.name, self.state, self._publish)
-            limit = time.monotonic() + REHEARSAL_S
-            while not self._done.wait(0.2) and not abandoned.is_set() and query.isActive:
+            limit, slow = time.monotonic() + REHEARSAL_S, False
+            while not slow and not self._done.wait(0.2) and not abandoned.is_set() and query.isActive:
                 if time.monotonic() > limit:
-                    raise TimeoutError(f"no end after {REHEARSAL_S:.0f} s")
-            if self._done.is_set():
+                    slow = bool(self._course.batches_s)  # but it has been through all of it
+                    if not slow:
+                        raise TimeoutError(f"no end after {REHEARSAL_S:.0f} s")
+            if slow or self._done.is_set():
                 plans.rehearsed.add(self.name)
                 plans.found_stores(self.name, query, self.state)
-                took = ", ".join(f"{batch_s:.2f}" for batch_s in self._batches_s())
-                print(f"{time.time():.3f} {self.name}: rehearsed; batches took {took} s", flush=True)
+                took = ", ".join(f"{batch_s:.2f}" for batch_s in self._course.batches_s)
+                rows = sum(self._sampled(stream).num_rows for stream in self._samples)
+                print(f"{time.time():.3f} {self.name}: rehearsed on {rows} rows; batches took {took} s", flush=True)
         finally:
             with self.host.changed:
                 self.over = True
@@ -111,8 +143,10 @@ class Rehearsal:
 
     def _sample(self, stream: str) -> pa.Table | None:
         producer = self.host.directory.primary_of(stream)
-        if producer is None or producer == self.host.name:
+        if producer is None:
             return None
+        if producer == self.host.name:
+            return self.host.peek(stream)
         try:
             reply, table = self.host.peer(producer).get(
                 {"get": "peek", "stream": stream}, category="control", timeout_s=5
@@ -132,26 +166,24 @@ class Rehearsal:
 
     def grant(self, after: int) -> wire.Reply | dict[str, Any]:
         if after > self._newest:  # each input asks
-            self._newest = after
-            self._asked_at.append(time.monotonic())
+            now, before, self._newest = time.monotonic(), self._asked_at, after
+            if before is not None:
+                self._course.took(now - before)
+            self._asked_at = now
         with self.host.changed:
             self.host.changed.wait_for(lambda: self.over, self.host.rehearsing.held_s())
-        if len(self._asked_at) <= self._epochs and not self._is_warm() and not self.over:
+        if len(self._course.batches_s) < self._epochs and not self._course.is_warm() and not self.over:
             return {"epoch": after + 1}
         self._done.set()
         with self.host.changed:
             self.host.changed.wait_for(lambda: self.over)
         return wire.refuse("stopped")
 
-    def _is_warm(self) -> bool:
-        took_s = self._batches_s()
-        return len(took_s) > LAST and min(took_s[-LAST:]) > NO_FASTER * min(took_s[:-LAST])
-
-    def _batches_s(self) -> list[float]:
-        return [end - begin for begin, end in pairwise(self._asked_at)]
-
     def parts(self, input: str, epoch: int) -> dict[str, Any]:
-        return {"parts": 1, "bytes": self._samples[input].nbytes}
+        return {"parts": 1, "bytes": self._sampled(input).nbytes}
 
     def input_slice(self, input: str, epoch: int, part: int, parts: int) -> pa.Table:
-        return self._samples[input]
+        return self._sampled(input)
+
+    def _sampled(self, input: str) -> pa.Table:
+        return self._samples[input].slice(0, self._course.rows)
