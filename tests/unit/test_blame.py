@@ -10,7 +10,7 @@ import pytest
 from understudy.errors import JobError, SetupError
 from understudy.runtime import blame
 from understudy.runtime.blame import CODE, MACHINE, UNDERSTUDY, whose
-from understudy.runtime.checkpoints import CheckpointDamaged
+from understudy.runtime.parts import CheckpointDamaged
 from understudy.sinks import foreach_epoch, parquet
 from understudy.sources import folder, rate
 

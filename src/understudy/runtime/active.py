@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from understudy.runtime import wire
-from understudy.runtime.checkpoints import CheckpointDamaged, CheckpointStore
+from understudy.runtime.checkpoints import CheckpointStore
+from understudy.runtime.parts import CheckpointDamaged
 from understudy.runtime.stage import RunningStage, position
 
 if TYPE_CHECKING:

@@ -1,29 +1,23 @@
-"""Checkpoints as files that are shipped, and the store that keeps them.
+"""Checkpoints as files, and the store that keeps them.
 
-Which files a version is made of, ``spark_files`` tells; shipping those not shipped before *is* the delta. A store keeps
-the newest version, described by a manifest with every file's length and hash; what it does not name is deleted. Every
-file has a *twin*, a second copy from which it is mended when it turns out to be damaged.
+Which files a version is made of, ``spark_files`` tells; how they are sent, ``parts``. A store keeps the newest version,
+described by a manifest with every file's length and hash; what it does not name is deleted. Every file has a *twin*, a
+second copy from which it is mended when it turns out to be damaged.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
 import threading
 import time
-import zlib
-from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from understudy.runtime.parts import CheckpointDamaged, digest, inside, summed, twin_of, written
 from understudy.runtime.spark_files import move_in
-
-PART_BYTES = 8 << 20
-"""Size of one message of a checkpoint: large enough to be fast, small enough not to hold up memory."""
 
 ALWAYS_READ_BYTES = 64 << 10
 """Files up to this size are read again before a version is used. Larger ones, tables of state, only if they are not as
@@ -37,163 +31,10 @@ SCRUB_BYTES = 16 << 20
 twin is whole. More finds it sooner and costs the disk more."""
 
 
-class CheckpointDamaged(Exception):
-    pass
-
-
-def digest(data: bytes | memoryview) -> str:
-    return hashlib.blake2b(data, digest_size=8).hexdigest()
-
-
-# -- shipping -----------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Shipped:
-    """What one store is known to hold, so that only the rest is sent."""
-
-    files: dict[str, tuple[int, str]]
-    """Those of its newest version, each with its length and hash."""
-    ahead: dict[str, tuple[int, str]] = field(default_factory=dict)
-    """Those that were brought ahead of the version that will name them."""
-    _forgets: bool = False
-
-    def has(self, name: str) -> bool:
-        return name in self.files or name in self.ahead
-
-    def parts(self, needed: dict[str, Path], about: dict[str, Any]) -> Iterator[tuple[dict[str, Any], bytes]]:
-        """Messages that bring the store to this version, in order. After the last one was accepted, call
-        ``accepted``. ``about`` goes into the manifest. ``whole`` says that nothing the store may have counts;
-        ``sum`` lets it notice that it does not have what the sender thinks it has."""
-        whole, forgets = not self.files, self._forgets
-        self._forgets = False
-        first = True
-        ahead = dict(self.ahead)  # it may grow meanwhile
-        self._taken = {n: ahead[n] for n in needed if n not in self.files and n in ahead}
-        self._gone = [name for name in self.files if name not in needed]
-        self._sizes: dict[str, tuple[int, str]] = {}
-        new = {name: path for name, path in needed.items() if name not in self.files and name not in ahead}
-        for entries, body in _chunks(new, self._sizes):
-            if len(body) < PART_BYTES:
-                break  # the rest, which may be nothing
-            yield {"files": entries, "zipped": 0, "first": first}, body
-            first = False
-        packed = zlib.compress(json.dumps(entries, separators=(",", ":")).encode() + b"\n" + body, 6)
-        described = {name: self._sizes.get(name) or self.files.get(name) or self._taken[name] for name in needed}
-        header = {"zipped": 1, "drop": self._gone, "take": list(self._taken), "manifest": about}
-        yield {**header, "sum": _sum(described), "first": first, "whole": whole, "forgets": whole or forgets}, packed
-
-    def accepted(self) -> None:
-        self.files.update(self._sizes | self._taken)
-        for name in self._gone:
-            del self.files[name]
-        for name in self._taken:
-            del self.ahead[name]
-
-    def forget_ahead(self) -> None:
-        """No version will name what was brought ahead. The store is told with the next one."""
-        self.ahead.clear()
-        self._forgets = True
-
-    def parts_ahead(self, files: dict[str, Path]) -> Iterator[tuple[dict[str, Any], bytes]]:
-        """Messages that bring files ahead of the version that will name them. They may go in between those of versions.
-        A file counts as brought when its last message was accepted, that is, when the next one is asked for."""
-        sizes: dict[str, tuple[int, str]] = {}
-        for entries, body in _chunks({n: path for n, path in files.items() if not self.has(n)}, sizes):
-            yield {"files": entries, "zipped": 0, "ahead": 1}, body
-            self.ahead.update({name: sizes[name] for name, _, _, *final in entries if final})
-
-
-def _chunks(files: dict[str, Path], sizes: dict[str, tuple[int, str]]) -> Iterator[tuple[list[list[Any]], bytes]]:
-    """The bytes of files in parts of ``PART_BYTES``, each with what it holds of which; the last is smaller, or empty.
-    Lengths and hashes are added to ``sizes``."""
-    entries: list[list[Any]] = []
-    body = bytearray()
-    for name, path in files.items():
-        data = memoryview(path.read_bytes())
-        sizes[name] = (len(data), digest(data))
-        offset = 0
-        while True:
-            chunk = data[offset : offset + PART_BYTES - len(body)]
-            end = offset + len(chunk)
-            final = [*sizes[name]] if end == len(data) else []
-            entries.append([name, offset, len(chunk), *final])
-            body += chunk
-            offset = end
-            if len(body) >= PART_BYTES:
-                yield entries, bytes(body)
-                entries, body = [], bytearray()
-            if end == len(data):
-                break
-    yield entries, bytes(body)
-
-
-def _checked(entries: Any) -> list[Any]:
-    """Entries of the shape [name, offset, length] or [name, offset, length, size, hash]."""
-    if not isinstance(entries, list):
-        raise CheckpointDamaged("a part arrived damaged: no list of files")
-    for entry in entries:
-        shape = [type(value) for value in entry] if isinstance(entry, list) else []
-        if shape not in ([str, int, int], [str, int, int, int, str]):
-            raise CheckpointDamaged(f"a part arrived damaged: {entry!r}")
-    return entries
-
-
-def _written(root: Path, header: dict[str, Any], body: bytes) -> dict[str, tuple[int, str]]:
-    """Write one part below ``root``. Returns the files that are whole with it, each of them durable and beside its
-    twin."""
-    try:
-        if header.get("zipped"):
-            text, _, body = zlib.decompress(body).partition(b"\n")
-            entries = json.loads(text)
-        else:
-            entries = header["files"]
-    except (zlib.error, ValueError) as error:
-        raise CheckpointDamaged(f"a part arrived damaged: {error}") from None
-    whole: dict[str, tuple[int, str]] = {}
-    position = 0
-    for name, offset, length, *final in _checked(entries):
-        target = _inside(root, name)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with open(target, "r+b" if offset else "wb") as file:
-            file.seek(offset)
-            file.write(body[position : position + length])
-            file.flush()
-            if final:
-                os.fsync(file.fileno())
-        position += length
-        if final:
-            size, expected = final
-            data = target.read_bytes()
-            if len(data) != size or digest(data) != expected:
-                raise CheckpointDamaged(f"{name} arrived damaged")
-            _twin_of(target).write_bytes(data)
-            whole[name] = (size, expected)
-    return whole
-
-
-def _inside(root: Path, name: str) -> Path:
-    """A path below ``root``; a name that would leave it is an attack or a bug."""
-    if os.path.isabs(name) or ".." in Path(name).parts:
-        raise CheckpointDamaged(f"illegal file name {name!r}")
-    return root / name
-
-
 def _look(path: Path) -> tuple[int, ...]:
     """What a file looks like without reading it. Changes with everything that is done to its bytes."""
     found = path.stat()
     return found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def _twin_of(came: Path) -> Path:
-    return came.with_name(f"{came.name}.twin")
-
-
-def _sum(files: Mapping[str, tuple[int, str]]) -> str:
-    return digest("".join(f"{name}:{files[name][1]};" for name in sorted(files)).encode())
-
-
-# -- the store ----------------------------------------------------------------------------------------------------
 
 
 class CheckpointStore:
@@ -209,6 +50,8 @@ class CheckpointStore:
         self._aside = self._incoming / "ahead"
         if clear:
             shutil.rmtree(folder, ignore_errors=True)
+        for discarded in folder.glob("discarded-*"):  # by a process that was killed before it got around to deleting
+            shutil.rmtree(discarded, ignore_errors=True)
         for path in (self.state, self._twins, self._manifests, self._incoming):
             path.mkdir(parents=True, exist_ok=True)
         newest = self.versions()[-1:]
@@ -246,7 +89,7 @@ class CheckpointStore:
         shared = {}
         for name, known in self._files.items():
             with suppress(OSError):
-                if _inside(self.state, name).samefile(folder / name):
+                if inside(self.state, name).samefile(folder / name):
                     shared[name] = known
         return shared
 
@@ -270,18 +113,18 @@ class CheckpointStore:
             return None
         if header.get("first"):
             self._staged = {}
-        for name, known in _written(self._incoming, header, body).items():
-            self._put(name, _inside(self._incoming, name))
+        for name, known in written(self._incoming, header, body).items():
+            self._put(name, inside(self._incoming, name))
             self._staged[name] = known
         if "manifest" not in header:
             return None
         before = {} if header.get("whole") else {k: v for k, v in self._files.items() if k not in header["drop"]}
         taken = {name: self._ahead[name] for name in header.get("take", ()) if name in self._ahead}
         files = {**before, **self._staged, **taken}
-        if _sum(files) != header.get("sum"):
+        if summed(files) != header.get("sum"):
             raise CheckpointDamaged("this store lacks files that the version builds on")
         for name in taken:
-            self._put(name, _inside(self._aside, name))
+            self._put(name, inside(self._aside, name))
             del self._ahead[name]
         if header.get("forgets"):
             self._drop_ahead()
@@ -290,7 +133,7 @@ class CheckpointStore:
     def write_ahead(self, header: dict[str, Any], body: bytes) -> dict[str, tuple[int, str]]:
         """Write a part of files that come ahead of the version that will name them. Takes long, and touches nothing
         that a version has: nobody need wait for it. Returns what is whole now, for ``came_ahead``."""
-        return _written(self._aside, header, body)
+        return written(self._aside, header, body)
 
     def came_ahead(self, whole: dict[str, tuple[int, str]]) -> None:
         self._ahead.update(whole)
@@ -317,8 +160,8 @@ class CheckpointStore:
 
     def _put(self, name: str, came: Path) -> None:
         """A file that has come, and its twin, go where the version has them."""
-        for each, root in ((_twin_of(came), self._twins), (came, self.state)):
-            place = _inside(root, name)
+        for each, root in ((twin_of(came), self._twins), (came, self.state)):
+            place = inside(root, name)
             place.parent.mkdir(parents=True, exist_ok=True)
             each.rename(place)
             self._seen[place] = _look(place)
@@ -347,7 +190,7 @@ class CheckpointStore:
     def _delete(self, names: set[str]) -> None:
         for name in names:
             for root in (self.state, self._twins):
-                _inside(root, name).unlink(missing_ok=True)
+                inside(root, name).unlink(missing_ok=True)
                 self._seen.pop(root / name, None)
 
     def lend(self) -> None:
@@ -379,7 +222,7 @@ class CheckpointStore:
         """Read files and their twins again. Returns those that are no longer what they were. Takes long, and changes
         nothing: nobody need wait for it."""
         known = self._files
-        pairs = ((name, _inside(root, name)) for name in names for root in (self.state, self._twins))
+        pairs = ((name, inside(root, name)) for name in names for root in (self.state, self._twins))
         return [name for name, path in pairs if name in known and self._wrong(name, path, known[name]) is not None]
 
     def mend(self, names: list[str]) -> list[str]:
@@ -421,7 +264,7 @@ class CheckpointStore:
         if versions:
             for name in self._files:
                 for here, there in ((self.state, copy.state), (self._twins, copy._twins)):
-                    source, place = _inside(here, name), _inside(there, name)
+                    source, place = inside(here, name), inside(there, name)
                     place.parent.mkdir(parents=True, exist_ok=True)
                     with suppress(FileNotFoundError):  # damage, to be mended by whoever reads the copy
                         os.link(source, place)
@@ -449,13 +292,13 @@ class CheckpointStore:
     def _mend(self, name: str, damaged: Path, whole: Path, *, trusting: bool = False) -> list[str]:
         """Make sure of a file below ``damaged``, if need be with its twin below ``whole``. ``trusting``: a large one
         that this process has read, and that was not touched since, is not read again."""
-        here = _inside(damaged, name)
+        here = inside(damaged, name)
         if trusting and self._files[name][0] > ALWAYS_READ_BYTES and self._is_as_seen(here):
             return []
         cause = self._wrong(name, here, self._files[name])
         if cause is None:
             return []
-        twin = _inside(whole, name)
+        twin = inside(whole, name)
         if self._wrong(name, twin, self._files[name]) is not None:
             raise CheckpointDamaged(f"{cause}, and its twin is damaged too")
         mended = self._incoming / "mended"

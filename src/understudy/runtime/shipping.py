@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from understudy.runtime.checkpoints import CheckpointDamaged, CheckpointStore, Shipped
+from understudy.runtime.checkpoints import CheckpointStore
+from understudy.runtime.parts import CheckpointDamaged, Shipped
 from understudy.runtime.rehearsal import CALM_S
 from understudy.runtime.spark import first_line
 from understudy.runtime.spark_files import changes_in, files_of_version, files_since, image_in

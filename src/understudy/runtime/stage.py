@@ -30,8 +30,9 @@ from understudy.core.windows import Windows
 from understudy.errors import JobError
 from understudy.runtime import blame, wire
 from understudy.runtime.arrow_types import collect
-from understudy.runtime.checkpoints import CheckpointStore, Shipped
+from understudy.runtime.checkpoints import CheckpointStore
 from understudy.runtime.keeper import Keeper, Reporter
+from understudy.runtime.parts import Shipped
 from understudy.runtime.spark import WORKER_LATE, root_cause
 from understudy.runtime.spark_files import files_of_version, next_watermark_ms, sizes_of_version
 from understudy.runtime.streams import AHEAD_MAX, Inlet, SinkWriter, Stream, write_table

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from understudy.errors import SetupError
 from understudy.runtime import wire
 from understudy.runtime.armed import ArmedQuery
-from understudy.runtime.checkpoints import CheckpointDamaged, CheckpointStore
+from understudy.runtime.checkpoints import CheckpointStore
+from understudy.runtime.parts import CheckpointDamaged
 from understudy.runtime.stage import RunningStage, position
 
 if TYPE_CHECKING:
@@ -50,14 +51,17 @@ class StandbyStage:
         self.query = ArmedQuery(self.host, self.name, unit=self.unit, generation=self.generation, store=store)
 
     def paste(self, header: dict[str, Any], body: bytes) -> wire.Reply | dict[str, Any]:
-        query, store = self.query, self.store
+        """What takes long is done without the lock: a takeover needs it."""
+        query, before = self.query, self.store
         try:
-            # What is large, or read again, is out of the lock: a takeover needs it.
-            ahead = store.write_ahead(header, body) if header.get("ahead") and not self._released else None
+            ahead = before.write_ahead(header, body) if header.get("ahead") and not self._released else None
             with query.lock:
-                if self._released or query is not self.query or store is not self.store:
+                store = self.store
+                if self._released or query is not self.query:
                     return wire.refuse("fenced" if self._released else "elsewhere")
                 if ahead is not None:
+                    if store is not before:  # it has risen, and what was written went along or got lost
+                        return wire.refuse("elsewhere")
                     store.came_ahead(ahead)
                     return {"epoch": None}
                 epoch = store.paste(header, body)
