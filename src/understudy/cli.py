@@ -136,7 +136,6 @@ def run(
     """Run a job until Ctrl-C; running it again goes on where it stopped."""
     from understudy.live import View
     from understudy.runtime.session import LocalRun, RemoteRun
-    from understudy.runtime.spark_jvm import require_java
 
     interrupt_on_sigterm()
     check_master(master)
@@ -151,7 +150,6 @@ def run(
     }
     session: Any
     if coordinator is None:
-        require_java()
         session = LocalRun(
             job_file, folder, master=master, settings=settings, queue_bytes=queue_mb << 20, revive=True, **common
         )
@@ -190,13 +188,11 @@ def plan(
     """Show what to expect of a job before it runs: operators, policies, what is kept, what a crash and safety cost."""
     from understudy import outlook
     from understudy.runtime.profile import FILE
-    from understudy.runtime.spark_jvm import require_java
 
     interrupt_on_sigterm()
     check_master(master)
     settings = {**FAST_START, **_settings(conf)}
     profile = (state or _default_state(job_file)) / FILE
-    require_java()
     found = outlook.inspect(job_file, profile, roles=_roles(roles), master=master, settings=settings)
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)
@@ -215,6 +211,9 @@ def host(
     master: Master = "local[*]",
     conf: Conf = None,
     queue_mb: QueueMb = 256,
+    lazy_spark: Annotated[
+        bool, typer.Option("--lazy-spark", help="Start Spark when a job first needs it, not at once.")
+    ] = False,
     token_file: TokenFile = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
@@ -227,7 +226,8 @@ def host(
 
     check_master(master)
     settings = _settings(conf)
-    require_java()
+    if not lazy_spark:
+        require_java()
     if name == OWNER:
         raise SetupError(f"--name {OWNER}: that is who watches all hosts; choose another name")
     serve(
@@ -241,6 +241,7 @@ def host(
             settings=settings,
             queue_bytes=queue_mb << 20,
             tls=_tls(tls_cert, tls_key, tls_ca),
+            lazy_spark=lazy_spark,
         )
     )
 
@@ -412,11 +413,9 @@ def demo(
 def _drill(job_file: Path, out: Path, **arguments: Any) -> dict[str, Any]:
     from understudy.drill import sentence, simple
     from understudy.live import View
-    from understudy.runtime.spark_jvm import require_java
 
     interrupt_on_sigterm()
-    require_java()
-    console.print(f"starting {arguments['hosts']} hosts, each with a Spark of its own ...")
+    console.print(f"starting {arguments['hosts']} hosts ...")
     result = simple(job_file, out, around=lambda c: View(c, title=f"understudy drill: {c.job.name}"), **arguments)
     good = result["verdict"] == result["expected"] and not result["disorder"]
     console.print()

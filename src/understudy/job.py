@@ -14,11 +14,13 @@ from understudy.core.policies import PassiveStandby, Policy, none
 from understudy.core.topology import CycleError, StageShape, Topology, UnitShape
 from understudy.durations import seconds
 from understudy.errors import JobError
+from understudy.operators import Operator, checked
 from understudy.roles import ROLES, UnitRoles, given, policy_of
 from understudy.sinks import AnySink, ConsoleSink, FolderSink, ForeachSink
 from understudy.sources import AnySource, FolderSource, RateSource, RecordedSource, SparkSource
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
@@ -35,18 +37,26 @@ class Stream:
 
 @dataclass
 class Stage:
-    """One source (``source`` set) or one PySpark function (``function`` set)."""
+    """One source (``source`` set), one PySpark function (``function`` set), or one operator (``operator`` set; with
+    ``function`` too, where it is given what a query has prepared)."""
 
     name: str
     where: str
     inputs: tuple[str, ...] = ()
     source: AnySource | None = None
     function: Callable[..., DataFrame] | None = None
+    operator: Operator | None = None
     output_mode: str | None = None
     ha: Policy | None = None
     unit: str | None = None
     roles: UnitRoles = field(default_factory=UnitRoles)
     sinks: dict[str, AnySink] = field(default_factory=dict)
+
+    def declared_schema(self) -> pa.Schema | None:
+        """Of its stream, where the job says it; None where Spark has to be asked."""
+        if self.operator is not None:
+            return self.operator.schema
+        return None if self.source is None or isinstance(self.source, SparkSource) else self.source.arrow_schema()
 
 
 class Job:
@@ -116,6 +126,43 @@ class Job:
 
         return decorate
 
+    def operator(
+        self,
+        *inputs: Stream | str,
+        schema: Any,
+        prepare: Callable[..., DataFrame] | None = None,
+        stateless: bool = False,
+        name: str | None = None,
+        ha: Policy | None = None,
+        output_mode: str | None = None,
+        host: str | None = None,
+        standbys: str | Sequence[str] = (),
+        state: str | None = None,
+        monitor: str | None = None,
+    ) -> Callable[[type], Stream]:
+        """Decorate a class whose object turns every epoch of ``inputs`` into rows of ``schema``; see
+        ``understudy.operators``. With ``prepare``, a function from DataFrames to a DataFrame, it is given what that
+        query makes of the epoch. ``stateless``: what it makes of an epoch depends on that epoch alone."""
+        where = _caller()
+        if not inputs:
+            raise JobError(f"{where}: an operator needs an input; write @job.operator(some_stream, schema=...)")
+        if output_mode not in _MODES:
+            raise JobError(f"{where}: output_mode={output_mode!r}; use 'append', 'update' or 'complete'")
+
+        def decorate(cls: type) -> Stream:
+            names = tuple(self._stream_name(i, where) for i in inputs)
+            label = str(name or getattr(cls, "__name__", ""))
+            try:
+                made = checked(cls, schema, inputs=1 if prepare else len(names), stateless=stateless)
+            except ValueError as error:
+                raise JobError(f"{where}: operator {label!r}: {error}") from None
+            roles = _checked_roles(f"{where}: operator {label!r}", host, standbys, state, monitor)
+            stage = Stage(label, where, inputs=names, function=prepare, operator=made, output_mode=output_mode, ha=ha)
+            stage.roles = roles
+            return self._add(stage)
+
+        return decorate
+
     def sink(self, stream: Stream | str, sink: AnySink, *, name: str | None = None) -> None:
         """Send a stream out; see ``understudy.sinks``. A stream may have several sinks."""
         where = _caller()
@@ -161,6 +208,15 @@ class Job:
             self._unit = None
 
     # -- what the runtime asks --------------------------------------------------------------------------------------
+
+    @property
+    def needs_spark(self) -> bool:
+        """Some part of it is Spark's. Hosts of other jobs need no JVM."""
+        sinks = (sink for stage in self.stages.values() for sink in stage.sinks.values())
+        return (
+            any(stage.function is not None or isinstance(stage.source, SparkSource) for stage in self.stages.values())
+            or any(isinstance(sink, ForeachSink) for sink in sinks)
+        )  # fmt: skip
 
     def policy(self, stage: str) -> Policy:
         """What a roles file says, else the stage's own choice, else its unit's, else the job's. A source is always

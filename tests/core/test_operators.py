@@ -1,4 +1,4 @@
-"""The judgement of operators, from facts as ``runtime/operators.py`` finds them."""
+"""The judgement of operators, from facts as ``runtime/spark_operators.py`` finds them."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 
 from understudy.core.operators import OperatorClass, Window, judge
-from understudy.runtime import operators
+from understudy.runtime import spark_operators as operators
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 

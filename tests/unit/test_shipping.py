@@ -76,7 +76,7 @@ def shipper(primary: Primary, monkeypatch: pytest.MonkeyPatch) -> Shipper:
 def ship(shipper: Shipper, primary: Primary) -> int:
     """Returns how many bytes were sent."""
     sent: list[int] = []
-    assert shipper.ship(primary.batch, shipper.files_of(primary.batch), sent.append) is None
+    assert shipper.ship(primary.batch, shipper.files_of_query(primary.batch), sent.append) is None
     return sum(sent)
 
 
@@ -164,7 +164,7 @@ def test_a_target_that_lost_what_was_brought_is_sent_everything(shipper: Shipper
     arrived(shipper)
     shipper._own = CheckpointStore(primary.folder / "self")  # as a host that was started again
     primary.run()
-    failure = shipper.ship(primary.batch, shipper.files_of(primary.batch))
+    failure = shipper.ship(primary.batch, shipper.files_of_query(primary.batch))
     assert failure is not None and failure.startswith("damaged")
     ship(shipper, primary)
     assert held(primary) == ["6.zip", "7.changelog", "8.changelog", *TABLES]

@@ -226,3 +226,6 @@ class Keeper:
 
     def safe(self) -> bool:
         return self.machine.safe()
+
+    def wants_versions(self) -> bool:
+        return self.machine.wants_versions()

@@ -11,13 +11,14 @@ come to give the same also from an empty state; ``repeatable`` ones do so at onc
 operator. Of the paper's three causes of non-determinism (time, arrival order over inputs, randomness) lockstep epochs
 leave order only where it matters within an epoch: ``first``, ``collect_list`` and their like.
 
-Here are plain facts (``Operator``) and their judgement; ``runtime/operators.py`` reads the facts out of Spark.
+Here are plain facts (``Operator``) and their judgement; ``runtime/spark_operators.py`` reads the facts out of Spark.
+A user's own object (``@job.operator``) is judged by what it is declared to be.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 State = Literal["stateless", "windowed", "unbounded"]
@@ -300,3 +301,24 @@ def duration(seconds: float) -> str:
         if seconds >= size_s and seconds % size_s == 0:
             return f"{seconds / size_s:g} {unit}"
     return f"{seconds:g} s" if seconds >= 1 or seconds == 0 else f"{seconds * 1000:g} ms"
+
+
+# -- a user's own object ----------------------------------------------------------------------------------------------
+
+
+def of_object(*, stateless: bool, query: OperatorClass | None = None) -> OperatorClass:
+    """The judgement of an object that is given its input, or what a ``query`` has made of it. Its code is not looked
+    at."""
+    trusted = "its code is trusted to give the same again"
+    if not stateless:
+        cause = "an object keeps what it likes"
+        return OperatorClass(
+            state="unbounded", state_cause=cause, determinism="deterministic", determinism_cause=trusted,
+            refusal=f"{cause}; if it keeps nothing, say @job.operator(..., stateless=True)", notes=(trusted,),
+        )  # fmt: skip
+    if query is not None:
+        return replace(query, notes=(*query.notes, trusted))
+    return OperatorClass(
+        state="stateless", state_cause="declared with stateless=True", determinism="repeatable",
+        determinism_cause=trusted, notes=(trusted,),
+    )  # fmt: skip

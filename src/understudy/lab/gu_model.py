@@ -108,9 +108,9 @@ class Params:
 class PaperVersions(passive.StageVersions):
     """Section 3.1 to the letter: a sweeping version is the newest state at the time of the trim."""
 
-    def advance(self, *, committed: int | None = None, trimmed: int | None = None) -> None:
+    def advance(self, *, committed: int | None = None, trimmed: int | None = None, version: bool = True) -> None:
         before, moved = self.due, trimmed is not None and trimmed > self.trimmed
-        super().advance(committed=committed, trimmed=trimmed)
+        super().advance(committed=committed, trimmed=trimmed, version=version)
         if self.sweeping:
             self.due = self.committed if self.timed or moved else before
 

@@ -89,7 +89,8 @@ class ActiveStandbyStage:
             return None if copy is None or copy.stopping else copy
 
     def arm(self) -> wire.Reply | dict[str, Any]:
-        return wire.refuse("stopped") if self.copy is None else self.copy.arm()
+        engine = self.host.spark_engine(self.name)
+        return wire.refuse("stopped") if engine is None else engine.arm()
 
     def stop(self) -> None:
         copy = self.take_copy()

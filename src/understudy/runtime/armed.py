@@ -1,4 +1,4 @@
-"""Queries that are started ahead of time and held at the door: of a standby's state, or of nothing for a rebuild."""
+"""A query that is started ahead of time and held at the door: of a standby's state, or of nothing for a rebuild."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import traceback
 import uuid
 from collections.abc import Callable
 from itertools import chain, count, repeat
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from understudy.errors import JobError
@@ -265,8 +264,8 @@ class ArmedQuery:
             self.armed = True
             self.host.changed.notify_all()
             self.host.changed.wait_for(lambda: self._released)
-        running = self.host.running(self.name)
-        return wire.refuse("stopped") if self._stopped or running is None else running.arm()
+        engine = self.host.spark_engine(self.name)
+        return wire.refuse("stopped") if self._stopped or engine is None else engine.arm()
 
     def abandon(self) -> None:
         """No more preparations."""
@@ -293,36 +292,3 @@ class ArmedQuery:
                 query.stop()
             except Exception:
                 traceback.print_exc()
-
-
-class Spare:
-    """The query of a stage that would be rebuilt here by replay: it begins from nothing, so it can be armed without
-    anybody sending anything."""
-
-    def __init__(self, host: Host, name: str, *, unit: str, generation: int, folder: Path) -> None:
-        self.generation = generation
-        store = CheckpointStore(folder / f"spare-{time.time_ns()}", clear=True)
-        self.folder, self.state = store.folder, store.state
-        self.query: Any = None
-        self._armed = ArmedQuery(host, name, unit=unit, generation=generation, store=store, stateless=True)
-
-    def arm(self) -> wire.Reply | dict[str, Any]:
-        return self._armed.arm()
-
-    def take(self) -> bool:
-        """Stop getting ready. True when the query lives, at the door or on its way there: it is the caller's then, who
-        registers what runs it and calls ``release``."""
-        self._armed.abandon()
-        with self._armed.lock:
-            self.query = self._armed.take()
-        return self.query is not None
-
-    def status(self) -> dict[str, Any]:
-        return {"armed": self._armed.armed, "generation": self.generation}
-
-    def release(self) -> None:
-        self._armed.release()
-
-    def stop(self) -> None:
-        self._armed.stop()
-        shutil.rmtree(self.folder, ignore_errors=True)

@@ -35,11 +35,14 @@ class LocalHosts:
         master: str = "local[*]",
         settings: dict[str, str] | None = None,
         queue_bytes: int = 256 << 20,
+        lazy_spark: bool = False,
     ) -> None:
         self._folder = folder
         self._coordinator = coordinator
         self._token = token
         self._arguments = ["--master", master, "--queue-mb", str(queue_bytes >> 20)]
+        if lazy_spark:
+            self._arguments.append("--lazy-spark")
         for key, value in (settings or {}).items():
             self._arguments += ["--conf", f"{key}={value}"]
         self.processes: dict[str, psutil.Process] = {}

@@ -33,14 +33,18 @@ from understudy.core.policies import Policy, parse
 from understudy.errors import SetupError, UnderstudyError
 from understudy.job import Job
 from understudy.runtime import wire
-from understudy.runtime.armed import Spare
+from understudy.runtime.engine import Kind
 from understudy.runtime.monitor import MonitorRole
+from understudy.runtime.operator_engine import OperatorKind, PreparedKind
 from understudy.runtime.payloads import Payloads
 from understudy.runtime.rehearsal import Rehearsal, Turns
 from understudy.runtime.roles import STANDBYS, Roles
-from understudy.runtime.spark import Plans, start_session
+from understudy.runtime.spare import Spare
+from understudy.runtime.spark import Plans, require_replayable, start_session
+from understudy.runtime.spark_engine import RUN, SparkEngine, SparkKind
 from understudy.runtime.spark_io import TLS_VARIABLE, TOKEN_VARIABLE
-from understudy.runtime.stage import RUN, RunningStage
+from understudy.runtime.spark_jvm import require_java
+from understudy.runtime.stage import RunningStage
 from understudy.runtime.streams import POLL_S, Stream
 from understudy.settings import check, check_master, check_session
 from understudy.sinks import AnySink, FolderSink
@@ -63,6 +67,8 @@ class HostConfig:
     """Spark settings that override Understudy's."""
     queue_bytes: int = 256 << 20
     tls: wire.Tls | None = None
+    lazy_spark: bool = False
+    """Start Spark when a job first needs it, not at once."""
 
 
 class Host:
@@ -100,6 +106,7 @@ class Host:
         self._peers: dict[str, wire.Peer] = {}
         self._plans: Plans | None = None
         self._spark: Any = None
+        self._spark_begun = False
         self._spark_error: str | None = None
         self._reports: deque[dict[str, Any]] = deque()
         self._process = uuid.uuid4().hex
@@ -114,6 +121,7 @@ class Host:
         self.starting = threading.BoundedSemaphore(max(2, self.cores))
         """Held while a query starts. Each starts Python processes, to which Spark gives 10 s; a dozen at once take
         longer, and begin again."""
+        self._queries, self._operators, self._prepared = SparkKind(self), OperatorKind(self), PreparedKind(self)
         self.rehearsing = Turns()
         self.rehearsals: dict[str, Rehearsal] = {}
         """By session, for the readers of their queries."""
@@ -147,12 +155,21 @@ class Host:
     # -- life ------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        for work in (self._start_spark, self._membership, self._send_reports):
+        if not self.config.lazy_spark:
+            self._begin_spark()
+        for work in (self._membership, self._send_reports):
             threading.Thread(target=work, name=work.__name__, daemon=True).start()
         threading.Event().wait()  # until _end
 
+    def _begin_spark(self) -> None:
+        with self.changed:
+            begun, self._spark_begun = self._spark_begun, True
+        if not begun:
+            threading.Thread(target=self._start_spark, name="spark", daemon=True).start()
+
     def _start_spark(self) -> None:
         try:
+            require_java()
             local = self.folder / "spark"
             shutil.rmtree(local, ignore_errors=True)
             session = start_session(
@@ -172,6 +189,7 @@ class Host:
             self.changed.notify_all()
 
     def wait_for_spark(self) -> Any:
+        self._begin_spark()
         with self.changed:
             self.changed.wait_for(lambda: self._spark is not None or self._spark_error is not None)
         if self._spark is None:
@@ -349,15 +367,15 @@ class Host:
         """Build every stage once, so that mistakes show before anything runs. With ``policies``, as if units were under
         these."""
         try:
-            check_session(self.wait_for_spark().conf.getAll)  # a job file may change settings of the session
-            plans = self.wait_for_plans()
-            schemas = {name: plans.schema(name).simpleString() for name in self.job.stages}
+            if self.job.needs_spark:
+                check_session(self.wait_for_spark().conf.getAll)  # a job file may change settings of the session
+            schemas = {name: self.kind(name).schema(name) for name in self.job.stages}
             for name in self.job.stages:
-                plans.require_sendable(name)
+                self.kind(name).check(name)
+            found = {name: self.kind(name).judged(name) for name in self.job.stages}
             for unit in self.topology.under(_policies(header.get("policies") or {})).units.values():
                 for stage in unit.stages if unit.policy.recovery == "replay" else ():
-                    plans.require_replayable(stage)
-            found = {name: plans.operators(name) for name in self.job.stages}
+                    require_replayable(self.job.stages[stage], found[stage])
             return {
                 "schemas": schemas,
                 "operators": {name: operators.to_dict() for name, operators in found.items() if operators},
@@ -425,10 +443,22 @@ class Host:
         mine = self.stages.get(stage)
         return mine if isinstance(mine, RunningStage) else getattr(mine, "copy", None)
 
-    def publish(self, stage: str, frame: Any, batch: int) -> None:
+    def spark_engine(self, stage: str) -> SparkEngine | None:
+        """What answers the readers of a stage's query here."""
         running = self.running(stage)
-        if running is not None:
-            running.publish(frame, batch)
+        return running.engine if running is not None and isinstance(running.engine, SparkEngine) else None
+
+    def publish(self, stage: str, frame: Any, batch: int) -> None:
+        engine = self.spark_engine(stage)
+        if engine is not None:
+            engine.publish(frame, batch)
+
+    def kind(self, stage: str) -> Kind:
+        """What this host knows of the kind of stages that this one is of."""
+        defined = self.job.stages[stage]
+        if defined.operator is None:
+            return self._queries
+        return self._operators if defined.function is None else self._prepared
 
     # -- calls from other hosts ------------------------------------------------------------------------------------
 
@@ -537,32 +567,34 @@ class Host:
     # -- calls from this host's Spark ------------------------------------------------------------------------------
 
     def _on_arm(self, header: dict[str, Any], body: bytes) -> Any:
-        stage = self.stages.get(header["stage"]) or self.spares.get(header["stage"])
-        return wire.refuse("stopped") if stage is None else stage.arm()
+        mine = self.stages.get(header["stage"]) or self.spares.get(header["stage"])
+        if isinstance(mine, RunningStage):
+            mine = self.spark_engine(header["stage"])
+        return wire.refuse("stopped") if mine is None else mine.arm()
 
     def _spark_call(self, header: dict[str, Any]) -> Any:
-        """Whoever answers a reader: the running stage or a rehearsal; None when it is over."""
+        """Whoever answers a reader: the engine of the running stage or a rehearsal; None when it is over."""
         if header["session"] != RUN:
             return self.rehearsals.get(header["session"])
-        return self.running(header["stage"])
+        return self.spark_engine(header["stage"])
 
     def _on_initial(self, header: dict[str, Any], body: bytes) -> Any:
-        stage = self._spark_call(header)
-        return stage.initial() if stage else wire.refuse("stopped")
+        engine = self._spark_call(header)
+        return engine.initial() if engine else wire.refuse("stopped")
 
     def _on_grant(self, header: dict[str, Any], body: bytes) -> Any:
-        stage = self._spark_call(header)
-        return stage.grant(header["after"]) if stage else wire.refuse("stopped")
+        engine = self._spark_call(header)
+        return engine.grant(header["after"]) if engine else wire.refuse("stopped")
 
     def _on_parts(self, header: dict[str, Any], body: bytes) -> Any:
-        stage = self._spark_call(header)
-        return stage.parts(header["input"], header["epoch"]) if stage else wire.refuse("stopped")
+        engine = self._spark_call(header)
+        return engine.parts(header["input"], header["epoch"]) if engine else wire.refuse("stopped")
 
     def _get_input(self, request: dict[str, Any]) -> flight.FlightDataStream:
-        stage = self._spark_call(request)
-        if stage is None:
+        engine = self._spark_call(request)
+        if engine is None:
             raise flight.FlightServerError("stage has moved")
-        table = stage.input_slice(request["input"], request["epoch"], request["part"], request["parts"])
+        table = engine.input_slice(request["input"], request["epoch"], request["part"], request["parts"])
         return wire.epoch_stream(table, {})
 
     # -- calls from the coordinator --------------------------------------------------------------------------------

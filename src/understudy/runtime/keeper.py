@@ -148,7 +148,7 @@ class Keeper(threading.Thread):
             return
         begin = time.monotonic()
         try:
-            needed = shipper.files_of(order.epoch - stage.base)
+            needed = stage.engine.files_for(shipper, order.epoch)
             if order.queue:
                 needed |= stage.queue_files(order.epoch)
             if shipper.lacks(needed) > CALM_BYTES:
@@ -156,7 +156,7 @@ class Keeper(threading.Thread):
                     calm = max(0.0, stage.started_at + CALM_S - time.monotonic())
                     self.host.changed.wait_for(lambda: self.over or self._draining, timeout=calm)
         except Exception as error:
-            if not isinstance(error, FileNotFoundError):  # Spark has cleaned up meanwhile
+            if not isinstance(error, FileNotFoundError):  # it has been cleaned up meanwhile
                 traceback.print_exc()
             failure: str | None = f"the version cannot be named: {error}"
         else:

@@ -21,10 +21,10 @@ from understudy.core.policies.upstream import Row
 from understudy.errors import JobError
 from understudy.runtime import blame
 from understudy.runtime.active import ActiveStandbyStage
-from understudy.runtime.armed import Spare
 from understudy.runtime.checkpoints import CheckpointStore
 from understudy.runtime.keeper import Keeper
 from understudy.runtime.source import EntryLog, SourceStage, StandbySource
+from understudy.runtime.spare import Spare
 from understudy.runtime.spark_source import SparkSourceStage
 from understudy.runtime.stage import FRESH, RunningStage, position
 from understudy.runtime.standby import StandbyStage, restored
@@ -99,7 +99,7 @@ class Roles:
                 self.host.spares[stage] = Spare(self.host, stage, unit=unit, generation=generation, folder=folder)
 
     def _living_spare(self, stage: str) -> Spare | None:
-        """The spare of a stage that is to begin from nothing, if its query lives; else it is ended."""
+        """The spare of a stage that is to begin from nothing, if it is ready; else it is ended."""
         spare = self.host.spares.pop(stage, None)
         if spare is not None and not spare.take():
             self._end_spare(spare)
@@ -264,8 +264,8 @@ class Roles:
             standby.stop()
             self._start(stage, SourceStage(self.host, stage, unit=unit, generation=generation, log=standby.log))
         elif isinstance(standby, StandbyStage):
-            manifest, query, state = standby.take_over()
-            self._start(stage, self._running(unit, stage, generation, manifest, query, state), standby)
+            manifest, ready, state = standby.take_over()
+            self._start(stage, self._running(unit, stage, generation, manifest, ready, state), standby)
         else:  # a standby that was to run, and does not: what it was given is on disk
             self._begin_held(unit, stage, generation)
 
@@ -304,7 +304,7 @@ class Roles:
         state = _fresh(folder) if spare is None else spare.state
         running = self._kind(stage)(
             self.host, stage, unit=unit, generation=generation, folder=folder, state=state,
-            query=spare and spare.query, **where,
+            ready=spare and spare.ready, **where,
         )  # fmt: skip
         self._start(stage, running, spare)
 
@@ -317,19 +317,19 @@ class Roles:
         self._start(stage, self._running(unit, stage, generation, manifest, None, state))
 
     def _running(
-        self, unit: str, stage: str, generation: int, manifest: dict[str, Any] | None, query: Any, state: Path
+        self, unit: str, stage: str, generation: int, manifest: dict[str, Any] | None, ready: Any, state: Path
     ) -> RunningStage:
         where = FRESH if manifest is None else position(manifest)
         folder = self._stage_folder(stage)
         return self._kind(stage)(
-            self.host, stage, unit=unit, generation=generation, folder=folder, state=state, query=query, **where
+            self.host, stage, unit=unit, generation=generation, folder=folder, state=state, ready=ready, **where
         )
 
     def _kind(self, stage: str) -> type[RunningStage]:
         return SparkSourceStage if self.host.job.stages[stage].source is not None else RunningStage
 
     def _start(self, stage: str, primary: Any, before: Any = None) -> None:
-        """``before``: whose query the new primary has, and may let go of it now."""
+        """``before``: who has made ready what the new primary runs, and may let go of it now."""
         self._register(stage, primary)
         if before is not None:
             before.release()
@@ -364,7 +364,7 @@ class Roles:
     def _check_schema(self, stage: str, manifest: dict[str, Any] | None) -> None:
         if manifest is None:
             return
-        now = self.host.wait_for_plans().schema(stage).simpleString()
+        now = self.host.kind(stage).schema(stage)
         if now != manifest["schema"]:
             raise JobError(
                 f"the schema of stage {stage!r} has changed from {manifest['schema']} to {now} since its "

@@ -13,6 +13,7 @@ from understudy.errors import JobError
 from understudy.runtime.cluster import LocalHosts, Reviver, token_of
 from understudy.runtime.coordinator import Coordinator, CoordinatorConfig
 from understudy.runtime.profile import Profiler
+from understudy.runtime.spark_jvm import require_java
 from understudy.runtime.wire import Tls
 from understudy.settings import check, check_master
 from understudy.sinks import FolderSink
@@ -144,10 +145,13 @@ class LocalRun(Run):
             master=master,
             settings=settings,
             queue_bytes=queue_bytes,
+            lazy_spark=not self.coordinator.job.needs_spark,
         )
         self._reviver = Reviver(self.hosts, self.coordinator.say) if revive else None
 
     def start(self) -> None:
+        if self.coordinator.job.needs_spark:
+            require_java()
         super().start()
         if self._reviver:
             self._reviver.watch(list(self.coordinator.hosts))

@@ -76,9 +76,9 @@ class Shipper:
         with self.host.changed:
             return "moved" if self.over else failure
 
-    def files_of(self, batch: int) -> dict[str, Path]:
-        """The files that make the stage's version after ``batch`` at the target. Raises FileNotFoundError when Spark
-        has cleaned up meanwhile."""
+    def files_of_query(self, batch: int) -> dict[str, Path]:
+        """The files that make the version after ``batch`` of the stage's query at the target. Raises FileNotFoundError
+        when Spark has cleaned up meanwhile."""
         state, shipped, newer = self.stage.state, self._shipped, self._newer
         fresh = files_of_version(state, batch)
         if newer is not None and not newer.is_alive():

@@ -17,7 +17,7 @@ import pyarrow as pa
 from understudy.core.operators import OperatorClass, judge
 from understudy.errors import JobError, SetupError
 from understudy.job import Job, Stage
-from understudy.runtime import arrow_types, class_archive, operators
+from understudy.runtime import arrow_types, class_archive, spark_operators
 from understudy.runtime.opened import Stores
 from understudy.runtime.spark_io import source_called
 from understudy.runtime.spark_jvm import JAR
@@ -150,11 +150,11 @@ class Plans:
 
     def schema(self, stream: str) -> StructType:
         if stream not in self._schemas:
-            stage = self._job.stages[stream]
-            if stage.source is not None and not isinstance(stage.source, SparkSource):
+            declared = self._job.stages[stream].declared_schema()
+            if declared is not None:
                 from pyspark.sql.pandas.types import from_arrow_schema
 
-                self._schemas[stream] = from_arrow_schema(stage.source.arrow_schema())
+                self._schemas[stream] = from_arrow_schema(declared)
             else:
                 self._schemas[stream] = self.frame(stream).schema
         return self._schemas[stream]
@@ -186,7 +186,7 @@ class Plans:
         if stage not in self._frames:
             frame = self._build(self._job.stages[stage])
             if self._job.policy(stage).recovery == "replay":
-                _require_replayable(self._job.stages[stage], self._judged(stage, frame))
+                require_replayable(self._job.stages[stage], self._judged(stage, frame))
             self._frames[stage] = frame
         return self._frames[stage]
 
@@ -201,7 +201,7 @@ class Plans:
         """Once, and only when asked: a takeover must not wait for it."""
         if stage not in self._operators:
             mode = self._job.stages[stage].output_mode
-            self._operators[stage] = judge(operators.read(frame), output_mode=mode)
+            self._operators[stage] = judge(spark_operators.read(frame), output_mode=mode)
         return self._operators[stage]
 
     def _build(self, stage: Stage) -> DataFrame:
@@ -235,10 +235,6 @@ class Plans:
             frame = frame.unionByName(self._input(stage.name, TICK, frame.schema))
         return frame
 
-    def require_replayable(self, stage: str) -> None:
-        """Raises JobError where upstream backup cannot rebuild the stage."""
-        _require_replayable(self._job.stages[stage], self._judged(stage, self.frame(stage)))
-
     def _input(self, stage: str, name: str, schema: StructType) -> DataFrame:
         options = {"host": self._host, "stage": stage, "input": name, "schema": json.dumps(schema.jsonValue())}
         # A source of its own for every input: Spark writes to a registered source's environment as a query starts, and
@@ -264,9 +260,9 @@ class Plans:
         )
 
 
-def _require_replayable(stage: Stage, found: OperatorClass) -> None:
-    """Upstream backup rebuilds a stage by replay, so its state must let go of old input."""
-    if found.refusal:
+def require_replayable(stage: Stage, found: OperatorClass | None) -> None:
+    """Upstream backup rebuilds a stage by replay, so its state must let go of old input. Raises JobError."""
+    if found is not None and found.refusal:
         raise JobError(
             f"{stage.where}: us.UpstreamBackup cannot rebuild stage {stage.name!r} by replay: {found.refusal}; "
             "use us.PassiveStandby() or us.ActiveStandby() for it"

@@ -11,18 +11,14 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from understudy.core.keeping import Holdings
-from understudy.runtime.arrow_types import collect
 from understudy.runtime.shipping import Shipper, Shippers
 from understudy.runtime.stage import RunningStage
 from understudy.runtime.streams import AHEAD_MAX, write_table
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 _FIRST_COMMIT = b'v1\n{"nextBatchWatermarkMs":0}'
 
@@ -87,28 +83,23 @@ class SparkSourceStage(RunningStage):
     def set_standbys(self, standbys: Mapping[str, tuple[str, int]], holdings: Holdings) -> None:
         self._preserver.set_standbys(standbys, holdings)
 
-    def grant(self, after: int) -> Any:
+    def next_epoch(self, after: int, *, version: bool = True) -> int | None:
         with self.host.changed:
             while not self.stopping and (left := self._opened + self.host.job.epoch_s - time.monotonic()) > 0:
                 self.host.changed.wait(left)
-        answer = super().grant(after)
+        epoch = super().next_epoch(after, version=version)
         self._opened = time.monotonic()
-        return answer
+        return epoch
 
     def _may_run(self, epoch: int) -> bool:
         return epoch < self.host.go and not self.host.draining and self.output.queue.ahead < AHEAD_MAX
 
-    def parts(self, input: str, epoch: int) -> dict[str, Any]:
-        return {"parts": 1, "bytes": 0}
+    def input_table(self, input: str, epoch: int) -> pa.Table:
+        return self.host.kind(self.name).arrow_schema(self.name).empty_table()
 
-    def input_slice(self, input: str, epoch: int, part: int, parts: int) -> pa.Table:
-        return self.host.wait_for_plans().arrow_schema(self.name).empty_table()
-
-    def publish(self, frame: DataFrame, batch: int) -> None:
-        epoch = batch + self.base
+    def publish(self, epoch: int, table: pa.Table) -> None:
         if self.stopping or epoch < self.output.queue.next:
             return
-        table = collect(frame)
         self._queue_folder.mkdir(parents=True, exist_ok=True)
         write_table(self._queue_folder / f"{epoch}.arrow", table)
         record = self.host.options.get("record")
@@ -116,7 +107,7 @@ class SparkSourceStage(RunningStage):
             folder = Path(record, self.name)
             folder.mkdir(parents=True, exist_ok=True)
             write_table(folder / f"{epoch}.arrow", table)
-        if self._preserver.preserve(epoch, self._files(batch)):
+        if self._preserver.preserve(epoch, self._files(epoch - self.base)):
             self.output.append(epoch, table)
 
     def _files(self, batch: int) -> dict[str, Path]:

@@ -1,4 +1,4 @@
-"""A stage waiting in the wings: it pastes checkpoints, and holds its query armed at the door."""
+"""A stage waiting in the wings: it pastes checkpoints, and holds its engine ready: a query armed at the door."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from understudy.errors import SetupError
 from understudy.runtime import wire
-from understudy.runtime.armed import ArmedQuery
 from understudy.runtime.checkpoints import CheckpointStore
 from understudy.runtime.parts import CheckpointDamaged
 from understudy.runtime.stage import RunningStage, position
 
 if TYPE_CHECKING:
+    from understudy.runtime.engine import Armed
     from understudy.runtime.host import Host
 
 
@@ -34,8 +34,8 @@ def _complain(host: Host, stage: str, unit: str, text: str) -> None:
 
 
 class StandbyStage:
-    """Standby of one stage: it holds checkpoints and an armed query. At the first sign of trouble it may *rise*: run as
-    a copy, on the newest checkpoint, until the primary answers again or is given up."""
+    """Standby of one stage: it holds checkpoints, and an engine that is ready. At the first sign of trouble it may
+    *rise*: run as a copy, on the newest checkpoint, until the primary answers again or is given up."""
 
     def __init__(self, host: Host, name: str, *, unit: str, generation: int, since: int, folder: Path) -> None:
         self.host, self.name, self.unit, self.generation, self.folder = host, name, unit, generation, folder
@@ -48,16 +48,17 @@ class StandbyStage:
 
     def _hold(self, store: CheckpointStore) -> None:
         self.store = store
-        self.query = ArmedQuery(self.host, self.name, unit=self.unit, generation=self.generation, store=store)
+        kind = self.host.kind(self.name)
+        self.armed: Armed = kind.arm(self.name, unit=self.unit, generation=self.generation, store=store)
 
     def paste(self, header: dict[str, Any], body: bytes) -> wire.Reply | dict[str, Any]:
         """What takes long is done without the lock: a takeover needs it."""
-        query, before = self.query, self.store
+        armed, before = self.armed, self.store
         try:
             ahead = before.write_ahead(header, body) if header.get("ahead") and not self._released else None
-            with query.lock:
+            with armed.lock:
                 store = self.store
-                if self._released or query is not self.query:
+                if self._released or armed is not self.armed:
                     return wire.refuse("fenced" if self._released else "elsewhere")
                 if ahead is not None:
                     if store is not before:  # it has risen, and what was written went along or got lost
@@ -68,12 +69,12 @@ class StandbyStage:
                 if epoch is None:
                     return {"epoch": None}
                 if header.get("whole"):
-                    query.close_state()  # some files are others now
+                    armed.close_state()  # some files are others now
                 self._let_go_of_before()
                 next_ones = store.scrub_next()
             if epoch >= 0:
-                query.pasted()
-            self._scrub(query, store, next_ones)
+                armed.pasted()
+            self._scrub(armed, store, next_ones)
             return {"epoch": epoch}
         except CheckpointDamaged as error:
             self._complain(f"a checkpoint on {self.host.name} is damaged ({error}); asked for a whole one")
@@ -81,12 +82,12 @@ class StandbyStage:
         except OSError as error:
             return wire.refuse("disk", f"{error.strerror or error} on {self.host.name}")
 
-    def _scrub(self, query: ArmedQuery, store: CheckpointStore, names: list[str]) -> None:
+    def _scrub(self, armed: Armed, store: CheckpointStore, names: list[str]) -> None:
         rotten = store.rotten(names)
-        with query.lock:
+        with armed.lock:
             complaints = store.mend(rotten)
             if complaints:
-                query.close_state()  # some files are others now
+                armed.close_state()  # some files are others now
         for complaint in complaints:
             self._complain(complaint)
 
@@ -95,10 +96,10 @@ class StandbyStage:
 
     def follow(self, generation: int) -> None:
         """Another standby has become primary. Its checkpoints come as new files of old names, so they get a store of
-        their own, and the query is armed anew on that."""
+        their own, and the engine is made ready anew on that."""
         self.stand_down()
-        self.query.stop()
-        with self.query.lock:
+        self.armed.stop()
+        with self.armed.lock:
             if self.store.versions():
                 self._before = self.store
             self.generation = generation
@@ -113,12 +114,12 @@ class StandbyStage:
 
     def rise(self) -> None:
         """Run from the newest version. What the primary still sends goes on being held beside it."""
-        query = self.query
-        with query.lock:
+        armed = self.armed
+        with armed.lock:
             if self.copy is not None or not self.store.versions():
                 return
-            query.abandon()
-            caught_up = query.catch_up()
+            armed.abandon()
+            caught_up = armed.catch_up()
             manifest, complaints = self.store.restore()
             for complaint in complaints:
                 self._complain(complaint)
@@ -139,13 +140,13 @@ class StandbyStage:
                 generation=self.generation,
                 folder=self.folder,
                 state=self.store.state,
-                query=query.take(),
+                ready=armed.take(),
                 primary=False,
                 **position(manifest),
             )
             self.store = held
             caught_up(bool(complaints))  # last: others may have the lock meanwhile
-        query.release()
+        armed.release()
         self.copy.start()
 
     def copy_serves(self) -> bool:
@@ -156,7 +157,7 @@ class StandbyStage:
 
     def close(self) -> None:
         """Take no more checkpoints: what is held is judged, and must not change meanwhile."""
-        with self.query.lock:
+        with self.armed.lock:
             self._released = True
 
     def stand_down(self) -> None:
@@ -165,53 +166,53 @@ class StandbyStage:
         if copy is None:
             return
         copy.stop()
-        with self.query.lock:
+        with self.armed.lock:
             self._hold(self.store)
-        self.query.pasted()
+        self.armed.pasted()
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
     def take_over(self) -> tuple[dict[str, Any] | None, Any, Path]:
-        """Stop being a standby. Returns the manifest of the version to go on from, the armed query, if any, and the
+        """Stop being a standby. Returns the manifest of the version to go on from, what is ready of its engine, and the
         checkpoint folder. The caller registers the primary and then calls ``release``."""
-        self.query.abandon()
-        with self.query.lock:
+        self.armed.abandon()
+        with self.armed.lock:
             self._released = True
-            query, store = self.query.take(), self.store
+            ready, store = self.armed.take(), self.store
             if self._before is not None and not store.versions():
-                query, store = None, self._before
-            caught_up, mended = self.query.catch_up(), True
+                ready, store = None, self._before
+            caught_up, mended = self.armed.catch_up(), True
             try:
                 manifest, mended = restored(self.host, self.name, self.unit, store)
                 store.clone(self.folder / "self")
                 store.forget()
             finally:
                 caught_up(mended)
-            return manifest, query, store.state
+            return manifest, ready, store.state
 
     def take_copy(self) -> RunningStage | None:
         """Stop being a standby that has risen. Returns the copy, which is the caller's to promote; None when there is
         none: then what is held is taken over instead."""
         copy = self.copy
         if copy is not None:
-            with self.query.lock:
+            with self.armed.lock:
                 self._released = True
                 self.store.clone(self.folder / "self")
         return copy
 
     def release(self) -> None:
-        self.query.release()
+        self.armed.release()
 
     def arm(self) -> wire.Reply | dict[str, Any]:
-        copy = self.copy
-        return self.query.arm() if copy is None else copy.arm()
+        engine = self.host.spark_engine(self.name)
+        return self.armed.arm() if engine is None else engine.arm()
 
     def stop(self) -> None:
         self._released = True
         copy, self.copy = self.copy, None
         if copy is not None:
             copy.stop()
-        self.query.stop()
+        self.armed.stop()
 
     def status(self) -> dict[str, Any]:
         versions = self.store.versions() or (self._before.versions() if self._before else [])
@@ -219,8 +220,8 @@ class StandbyStage:
             "role": "standby",
             "unit": self.unit,
             "generation": self.generation,
-            "armed": self.query.armed,
+            "armed": self.armed.armed,
             "rising": self.copy is not None,
             "checkpoint": versions[-1] if versions else None,
-            "open": self.query.open_at,
+            "open": self.armed.open_at,
         }

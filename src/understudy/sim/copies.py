@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from understudy.core.acks import FINAL
@@ -108,7 +109,8 @@ class Copy:
         self.told: dict[int, int] = {}
         """Level -> what consumers have acknowledged at it, as its keepers know."""
         self.history: dict[int, State] = {done: state}
-        """States after recent epochs, for checkpoints at the trim point."""
+        """States after recent epochs, those that are kept, for checkpoints at the trim point."""
+        self.saves = self.world.job.saves.get(name, 1)
         self.busy = self.stopped = False
         self.paused_by: set[object] = set()
         """The keepers that want it to stand still; while its unit's policy changes, there are two."""
@@ -179,7 +181,8 @@ class Copy:
         values = [self.read.pop((stream, epoch)) for stream in self.inputs]
         self.state, value = job.step(self.name, self.number, self.state, values)
         self.done = epoch
-        self.history[epoch] = self.state
+        if epoch % self.saves == 0:
+            self.history[epoch] = self.state
         self.output.append(epoch, value)
         self.unit.processed(self, epoch)
         if self.stopped:
@@ -193,10 +196,16 @@ class Copy:
         self.try_run()
 
     def prune(self, trimmed: int) -> None:
-        """No checkpoint will be taken of states from before the trim point."""
-        oldest = next(iter(self.history))
-        for old in range(oldest, min(trimmed, self.done)):
-            del self.history[old]
+        """No checkpoint will be taken of an older state than the newest that is no newer than the trim point."""
+        while len(self.history) > 1:
+            oldest, second = islice(self.history, 2)
+            if second > trimmed:
+                return
+            del self.history[oldest]
+
+    def state_after(self, epoch: int) -> State | None:
+        """None when the copy has passed it, and did not keep it."""
+        return self.state if epoch == self.done else self.history.get(epoch)
 
     # -- out ----------------------------------------------------------------------------------------------------------
 

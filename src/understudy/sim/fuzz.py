@@ -211,6 +211,9 @@ def play(seed: int, *, tell: bool = False) -> Story:
     story = Story(seed, label, shape_name, hosts)
     if seed % 5 == 1:  # chosen apart from all else, so that no seed came to mean another story when monitors came
         job = _with_monitors(job, random.Random(f"monitors of {seed}"), hosts)
+    if seed % 5 == 3:  # as with monitors
+        apart = random.Random(f"objects of {seed}")
+        job = replace(job, saves={s.name: apart.choice([1, 2, 4]) for s in stages if s.inputs})
     faults = _random_faults(chance, conditions)
     switches: list[Switching] = []
     if seed % 5 in (1, 2):  # as with monitors

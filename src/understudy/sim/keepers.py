@@ -91,13 +91,17 @@ class Keeper:
 
     def _capture(self, order: base.Capture) -> None:
         unit, copy = self.unit, self.unit.copies[order.stage]
+        state = copy.state_after(order.epoch)
+        if state is None:
+            self.host.living.after(0.0, self.pasted, order.stage, order.standby, -1, "passed")
+            return
         first = order.epoch + 1
         output: tuple[int, ...] = ()
         if order.queue:
             queue = copy.output
             first = min(queue.queue.first, order.epoch + 1)
             output = tuple(queue.values[e] for e in range(first, order.epoch + 1))
-        version = Version(order.epoch, copy.history[order.epoch], first, output, gap=copy.output.gap)
+        version = Version(order.epoch, state, first, output, gap=copy.output.gap)
         self._captures[order.stage, order.standby] = self.host.now
         host, _ = self.machine.standbys[order.standby]
         if host == self.host.name:

@@ -34,6 +34,9 @@ class SimJob:
     topology: Topology
     span: Mapping[str, int] = field(default_factory=dict)
     """How many epochs of input a stage's output depends on; 0 for all there ever were; 1 where not named."""
+    saves: Mapping[str, int] = field(default_factory=dict)
+    """Stages that are objects: the state is saved after every so many epochs, and else lost with the next. Others keep
+    the state after every epoch, as Spark does."""
 
     def span_of(self, stage: str) -> int:
         return self.span.get(stage, 1)

@@ -211,7 +211,7 @@ class Unit(Member):
             if self.levels:
                 oldest = self.world.job.needs_after(copy.name, epoch)
                 needs = dict.fromkeys(copy.inputs, oldest)
-            self.note(base.Committed(copy.name, epoch, needs))
+            self.note(base.Committed(copy.name, epoch, needs, epoch in copy.history))
         elif not self.risen:
             wanted = self.host.directory.units.get(self.name)
             if wanted is not None and wanted.primary is not None:

@@ -89,6 +89,8 @@ class _Stage:
     def __init__(self, role: StageRole) -> None:
         self.name = role.name
         self.committed = self.trimmed = self.acked = role.start
+        self.version = role.start
+        """The newest epoch after which the state can be captured."""
         self.copies: dict[str, _Copy] = {}
 
 
@@ -104,6 +106,8 @@ class Active:
             stage = self.stages[event.stage]
             if event.epoch > stage.committed:
                 stage.committed = event.epoch
+                if event.version:
+                    stage.version = event.epoch
         elif isinstance(event, Acked):
             stage = self.stages[event.stage]
             if event.level == FINAL and event.epoch > stage.trimmed:
@@ -140,14 +144,20 @@ class Active:
 
     def _give(self, stage: _Stage, now: float) -> list[Effect]:
         effects: list[Effect] = []
+        if stage.version < stage.acked:
+            return effects  # a copy that began there would find its input gone; a newer state will be saved
         for standby, copy in stage.copies.items():
             if copy.position is None and not copy.in_flight and (copy.retry_at is None or now >= copy.retry_at):
                 copy.in_flight = True
-                effects.append(Capture(stage.name, standby, stage.committed, queue=True))
+                effects.append(Capture(stage.name, standby, stage.version, queue=True))
         return effects
 
     def safe(self) -> bool:
         return all(c.position is not None for s in self.stages.values() for c in s.copies.values())
+
+    def wants_versions(self) -> bool:
+        """As long as somebody has yet to be given the state."""
+        return not self.safe()
 
     def next_deadline(self) -> float | None:
         deadline: float | None = None

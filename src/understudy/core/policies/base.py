@@ -31,11 +31,13 @@ state from what its producers kept."""
 @dataclass(slots=True)
 class Committed:
     """The stage has processed ``epoch``. ``needs`` names, per input, the oldest epoch from which the state after it
-    can be rebuilt (Hwang et al. 2003: the indicators); empty where the policy does not ask for them."""
+    can be rebuilt (Hwang et al. 2003: the indicators); empty where the policy does not ask for them. With ``version``
+    the state after it can be captured later; else only while the stage stands still there (``core.saving``)."""
 
     stage: str
     epoch: int
     needs: Mapping[str, int] | None = None
+    version: bool = True
 
 
 @dataclass(slots=True)
@@ -179,6 +181,10 @@ class Protection(Protocol):
         """Nothing is left to be made safe. A drain waits for this."""
         ...
 
+    def wants_versions(self) -> bool:
+        """The state after an epoch may be captured when the stage is past it: it must be saved ahead of that."""
+        ...
+
 
 @dataclass(frozen=True)
 class Policy:
@@ -223,6 +229,11 @@ class Policy:
     def rises(self) -> bool:
         """A standby starts to run as soon as its primary is suspected, and stands down when it answers."""
         return False
+
+    @property
+    def version_s(self) -> float | None:
+        """How far apart states may be that can be captured; None: it makes no difference."""
+        return None
 
     @property
     def levels(self) -> int:

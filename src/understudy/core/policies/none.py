@@ -38,3 +38,6 @@ class Unprotected:
 
     def safe(self) -> bool:
         return True
+
+    def wants_versions(self) -> bool:
+        return False

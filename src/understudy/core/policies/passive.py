@@ -84,6 +84,10 @@ class PassiveStandby(Policy):
     def every_s(self) -> float:
         return seconds(self.every, what="every")
 
+    @property
+    def version_s(self) -> float:
+        return self.every_s
+
     def describe(self) -> str:
         several = f" on {self.standbys} hosts" if self.standbys > 1 else ""
         return f"{self.kind}, {self.checkpoint} every {self.every}{several}"
@@ -130,16 +134,32 @@ class StageVersions:
         self.timed = sweeping and role.last
         self.committed = self.acked = self.due = role.start
         """``due`` is the newest version that could be captured; never one from before it began."""
+        self._passed: set[int] = set()
+        """Epochs after it whose state was not kept: the stage has passed them."""
         self.trimmed = role.start if role.trimmed is None else min(role.trimmed, role.start)
         self.at: dict[str, Version] = {}
         self.draining = False
 
-    def advance(self, *, committed: int | None = None, trimmed: int | None = None) -> None:
+    def advance(self, *, committed: int | None = None, trimmed: int | None = None, version: bool = True) -> None:
         if committed is not None and committed > self.committed:
             self.committed = committed
+            if not version and self.sweeping and not self.draining:
+                self._passed.add(committed)
         if trimmed is not None and trimmed > self.trimmed:
             self.trimmed = trimmed
-        self.due = max(self.due, min(self.committed, self.trimmed) if self.sweeping else self.committed)
+        newest = min(self.committed, self.trimmed) if self.sweeping else self.committed
+        while newest in self._passed:
+            newest -= 1
+        if newest > self.due:
+            self.due = newest
+            if self._passed:
+                self._passed = {epoch for epoch in self._passed if epoch > newest}
+
+    def drain(self) -> None:
+        """It stands still: whatever state it is at can be captured."""
+        self.draining = True
+        self._passed.discard(self.committed)
+        self.advance()
 
     def set_standbys(self, standbys: tuple[str, ...]) -> None:
         self.at = {s: self.at.get(s) or Version(captured=-1) for s in standbys}
@@ -149,7 +169,7 @@ class StageVersions:
         if self.at:
             safe = min([-1 if version.newest is None else version.newest for version in self.at.values()])
         else:
-            safe = min(self.committed, self.trimmed)
+            safe = min(self.committed, self.trimmed, self.due)
         if safe <= self.acked:
             return []
         self.acked = safe
@@ -199,7 +219,7 @@ class _Versions:
     def _note(self, event: Event, now: float) -> Iterable[StageVersions]:
         """Take note of what happened; returns the stages that it may let go on."""
         if isinstance(event, Committed):
-            self.stages[event.stage].advance(committed=event.epoch)
+            self.stages[event.stage].advance(committed=event.epoch, version=event.version)
         elif isinstance(event, Acked):
             if event.level == FINAL:
                 self.stages[event.stage].advance(trimmed=event.epoch)
@@ -217,7 +237,7 @@ class _Versions:
                 if isinstance(event, StandbysChanged):
                     stage.set_standbys(event.standbys)
                 elif isinstance(event, Drain):
-                    stage.draining = True
+                    stage.drain()
             return self.stages.values()
         return (self.stages[event.stage],)
 
@@ -225,12 +245,19 @@ class _Versions:
         """Nothing is left to capture. A drain waits for this."""
         return all(stage.safe() for stage in self.stages.values())
 
+    def wants_versions(self) -> bool:
+        """Not where stages are paused first: what they are at is captured."""
+        return False
+
 
 class Sweeping(_Versions):
     """Every stage is captured on its own and goes on meanwhile: what is captured lies behind it."""
 
     def __init__(self, stages: Iterable[StageRole], *, every_s: float) -> None:
         super().__init__(stages, every_s=every_s, sweeping=True)
+
+    def wants_versions(self) -> bool:
+        return True
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         effects: list[Effect] = []
@@ -334,3 +361,6 @@ class Individual:
 
     def safe(self) -> bool:
         return all(machine.safe() for machine in self.each.values())
+
+    def wants_versions(self) -> bool:
+        return False

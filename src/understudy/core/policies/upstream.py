@@ -178,5 +178,8 @@ class Replayable:
     def safe(self) -> bool:
         return True
 
+    def wants_versions(self) -> bool:
+        return False
+
     def next_deadline(self) -> float | None:
         return self._free_at if self._waiting else None

@@ -1,0 +1,51 @@
+"""At which epochs a state is saved that cannot be had afterwards.
+
+Spark keeps the state after every epoch for a while; a user's object has only its newest. A sweep wants the state at the
+trim point, which lies behind, so states are saved ahead of being asked for, and the newest that was saved at or before
+the trim point is captured. Saving after every epoch would be best, and is done where it costs little; else after every
+second, fourth, eighth. Multiples of powers of two, so that stages that save at different paces still save at the same
+epochs, and a sweep from sink to source meets a saved state everywhere.
+"""
+
+from __future__ import annotations
+
+SHARE = 0.05
+"""Of the time that saving may take. More makes epochs later; less makes a crash go back further."""
+STEP_MAX = 1 << 20
+_FADING = 0.2
+"""Weight of the newest measurement: a state that grows is noticed within a few saves."""
+
+
+class Saving:
+    """Ask ``due`` after an epoch, and say ``took`` when it was saved."""
+
+    def __init__(self, within_s: float | None = None) -> None:
+        """``within_s``: a state is saved at least this often, whatever that takes."""
+        self.step = 1
+        self._within_s = within_s
+        self._save_s = self._epoch_s = 0.0
+        self._last_at: float | None = None
+
+    def due(self, epoch: int, now: float) -> bool:
+        """An epoch is done. Returns whether the state after it is to be saved."""
+        if self._last_at is not None:
+            self._epoch_s = _mean(self._epoch_s, now - self._last_at)
+        self._last_at = now
+        return epoch % self.step == 0
+
+    def took(self, save_s: float) -> None:
+        self._save_s = _mean(self._save_s, save_s)
+        if self._epoch_s > 0:
+            self.step = self._best()
+
+    def _best(self) -> int:
+        step = 1
+        while step < STEP_MAX and self._save_s > SHARE * step * self._epoch_s:
+            if self._within_s is not None and 2 * step * self._epoch_s > self._within_s:
+                break
+            step *= 2
+        return step
+
+
+def _mean(before: float, newest: float) -> float:
+    return newest if before == 0.0 else before + _FADING * (newest - before)

@@ -1,0 +1,56 @@
+"""An operator: the user's own Python object, with state, as a stage of a job.
+
+For what is not a query: an online model, a filter, a parser, an algorithm. Its class has
+
+- ``process(self, table)``: one epoch's rows as an Arrow table, for every input one; returns what comes of them;
+- ``save(self) -> bytes`` and ``restore(self, saved)``: its state. Both or neither: without them its attributes are
+  pickled.
+
+The object lives in a process of its own beside the host, so that a crash, a leak or the interpreter's lock is its own.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from understudy.schemas import arrow_schema
+
+
+@dataclass(frozen=True)
+class Operator:
+    cls: type
+    schema: pa.Schema
+    """Of what ``process`` returns."""
+    stateless: bool = False
+    """What it makes of an epoch depends on that epoch alone: it can be rebuilt from nothing."""
+
+
+def checked(cls: Any, schema: Any, *, inputs: int, stateless: bool) -> Operator:
+    """Raises ValueError, naming what is missing."""
+    if not inspect.isclass(cls):
+        raise ValueError(f"@job.operator decorates a class with a method process(self, table), not {cls!r}")
+    if not callable(getattr(cls, "process", None)):
+        raise ValueError(f"class {cls.__name__} has no method process(self, table)")
+    _check_takes(cls, "process", inputs, "one table for every input")
+    _check_takes(cls, "__init__", 0, "nothing: the object is made anew on every host")
+    if (hasattr(cls, "save")) != (hasattr(cls, "restore")):
+        there, missing = ("save", "restore") if hasattr(cls, "save") else ("restore", "save")
+        raise ValueError(f"class {cls.__name__} has {there} but no {missing}; write both, or neither")
+    if hasattr(cls, "save"):
+        _check_takes(cls, "save", 0, "nothing")
+        _check_takes(cls, "restore", 1, "what save returned")
+    return Operator(cls, arrow_schema(schema), stateless)
+
+
+def _check_takes(cls: type, name: str, count: int, what: str) -> None:
+    method = getattr(cls, name)
+    try:
+        inspect.signature(method).bind(None, *[None] * count)
+    except TypeError as error:
+        raise ValueError(f"{cls.__name__}.{name} must take {what} ({error})") from None
+    except ValueError:
+        pass  # written in C, and says nothing of its arguments

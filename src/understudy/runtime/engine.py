@@ -1,0 +1,143 @@
+"""What computes a stage: an engine. The stage itself (``stage.py``) is the protocol around it.
+
+An engine asks its stage for epochs (``RunningStage.next_epoch``), gives back what comes of each (``publish``) and knows
+its own state: which files are the state after an epoch, and how to go on from them. There are two: a Spark query
+(``spark_engine.py``) and an operator's process (``operator_engine.py``).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+
+from understudy.errors import JobError
+from understudy.sinks import FolderSink
+
+if TYPE_CHECKING:
+    from understudy.core.operators import OperatorClass
+    from understudy.job import Stage
+    from understudy.runtime import wire
+    from understudy.runtime.checkpoints import CheckpointStore
+    from understudy.runtime.shipping import Shipper
+    from understudy.runtime.stage import RunningStage
+
+
+def require_writable(stage: Stage, schema: pa.Schema) -> None:
+    """Raises JobError where one of a stage's sinks cannot write rows of this schema."""
+    for name, sink in stage.sinks.items():
+        try:
+            if isinstance(sink, FolderSink):
+                sink.try_on(schema.empty_table())
+        except Exception as error:
+            raise JobError(f"{stage.where}: sink {name!r} cannot write what {stage.name!r} makes: {error}") from error
+
+
+Ended = tuple[str, str]
+"""Why an engine ended, and whose failure that was (``core.failover``)."""
+
+
+class Engine(Protocol):
+    """Computes one running stage."""
+
+    def run(self) -> Ended:
+        """Until it is stopped, or fails. Called once, in a thread of its own."""
+        ...
+
+    def stop(self) -> None:
+        """End ``run``, at once. The stage is stopping already."""
+        ...
+
+    def files_of(self, epoch: int) -> dict[str, Path]:
+        """The files that are the state after an epoch; names are those of a checkpoint. Raises FileNotFoundError when
+        it no longer has that state."""
+        ...
+
+    def files_for(self, shipper: Shipper, epoch: int) -> dict[str, Path]:
+        """The same for a target that has an older version, in files that spare it most."""
+        ...
+
+    def last_files(self, epoch: int) -> dict[str, Path]:
+        """The same when the job stops, with what else is wanted to go on."""
+        ...
+
+    def needs(self, epoch: int) -> int:
+        """The oldest epoch of input from which the state after ``epoch`` can be rebuilt."""
+        ...
+
+    def trimmed(self, epoch: int) -> None:
+        """All consumers are done with ``epoch``. Called with ``host.changed`` held."""
+        ...
+
+    def sizes(self, epoch: int) -> tuple[int, int]:
+        """Bytes of the state after an epoch, and of what the newest changed. Raises FileNotFoundError."""
+        ...
+
+
+class Armed(Protocol):
+    """A stage that is ready to be run, on a standby's store or from nothing; what ``Kind.arm`` returns.
+
+    ``lock`` is held by whoever changes or copies the store. To take over: ``abandon``; with ``lock`` held, ``take`` and
+    ``catch_up``; then register the running stage, and ``release``.
+    """
+
+    lock: Any
+    armed: bool
+    open_at: int | None
+    """The epoch at which its state is open."""
+
+    def pasted(self) -> None:
+        """The store has a (newer) version."""
+        ...
+
+    def close_state(self) -> None:
+        """What was opened does not count any more. Call with ``lock`` held."""
+        ...
+
+    def abandon(self) -> None:
+        """No more preparations."""
+        ...
+
+    def take(self) -> Any:
+        """What is ready, for ``Kind.engine``; None if nothing is. It is the caller's now."""
+        ...
+
+    def catch_up(self) -> Any:
+        """Go to the newest version, while the caller makes sure of the store's files. Returns what the caller calls
+        then, with whether something had to be mended."""
+        ...
+
+    def release(self) -> None: ...
+
+    def arm(self) -> wire.Reply | dict[str, Any]:
+        """Spark's reader has come to the door."""
+        ...
+
+    def stop(self) -> None: ...
+
+
+class Kind(Protocol):
+    """What a host knows of one kind of stages."""
+
+    def check(self, stage: str) -> None:
+        """Build it once, so that mistakes show before anything runs. Raises JobError."""
+        ...
+
+    def judged(self, stage: str) -> OperatorClass | None:
+        """What it remembers, and whether it gives the same again; None for a source that the host reads."""
+        ...
+
+    def schema(self, stage: str) -> str:
+        """In Spark's words, as checkpoints name it."""
+        ...
+
+    def arrow_schema(self, stage: str) -> pa.Schema: ...
+
+    def engine(self, stage: RunningStage, ready: Any) -> Engine:
+        """``ready``: what ``Armed.take`` returned, if anything."""
+        ...
+
+    def arm(self, stage: str, *, unit: str, generation: int, store: CheckpointStore, stateless: bool = False) -> Armed:
+        """Get a standby ready on a store. ``stateless``: it will begin from nothing."""
+        ...

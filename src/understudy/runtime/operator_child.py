@@ -1,0 +1,106 @@
+"""The process that an operator's object lives in: ``python -m understudy.runtime.operator_child CONNECTION LIFELINE``.
+
+It answers its host over one connection, a request at a time. The lifeline is a pipe that nobody writes to: when the
+host is gone it ends, and so does this process, whatever the user's code is doing.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import sys
+import threading
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any
+
+import pyarrow as pa
+
+from understudy.runtime.operator_wire import receive_tables, send_tables
+
+
+class Child:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._object: Any = None
+        self._schema: pa.Schema | None = None
+
+    def serve(self) -> None:
+        while True:
+            try:
+                what, about = self._connection.recv()
+            except (EOFError, OSError):
+                return
+            try:
+                tables = receive_tables(self._connection, about) if what == "process" else []
+                answer = getattr(self, f"_on_{what}")(*(tables or about))
+            except Exception:
+                self._connection.send(("threw", traceback.format_exc()))
+                continue
+            if isinstance(answer, pa.Table):
+                self._connection.send(("table", 1))
+                send_tables(self._connection, [answer])
+            else:
+                self._connection.send(("done", answer))
+
+    def _on_make(self, pickled: bytes, schema: bytes) -> None:
+        self._schema = pa.ipc.read_schema(pa.py_buffer(schema))
+        self._object = pickle.loads(pickled)()
+
+    def _on_process(self, *tables: pa.Table) -> pa.Table:
+        assert self._schema is not None
+        return fitted(self._object.process(*tables), self._schema, type(self._object).__name__)
+
+    def _on_save(self) -> bytes:
+        if not hasattr(self._object, "save"):
+            return pickle.dumps(self._object.__getstate__(), protocol=pickle.HIGHEST_PROTOCOL)
+        saved = self._object.save()
+        if not isinstance(saved, (bytes, bytearray, memoryview)):
+            raise TypeError(f"{type(self._object).__name__}.save returned {type(saved).__name__}, not bytes")
+        return bytes(saved)
+
+    def _on_restore(self, saved: bytes) -> None:
+        if hasattr(self._object, "restore"):
+            self._object.restore(saved)
+            return
+        state = pickle.loads(saved)
+        if hasattr(self._object, "__setstate__"):
+            self._object.__setstate__(state)
+            return
+        attributes, slots = state if isinstance(state, tuple) else (state, None)
+        for name, value in {**(attributes or {}), **(slots or {})}.items():
+            setattr(self._object, name, value)
+
+
+def fitted(made: Any, schema: pa.Schema, name: str) -> pa.Table:
+    """What ``process`` returned as a table of the schema that the operator was declared with. Raises TypeError."""
+    if made is None:
+        return schema.empty_table()
+    if isinstance(made, pa.RecordBatch):
+        made = pa.Table.from_batches([made])
+    elif type(made).__module__.partition(".")[0] == "pandas":
+        made = pa.Table.from_pandas(made, preserve_index=False)
+    if not isinstance(made, pa.Table):
+        raise TypeError(f"{name}.process returned {type(made).__name__}; return an Arrow table, or None for no rows")
+    missing = [field for field in schema.names if field not in made.column_names]
+    if missing:
+        raise TypeError(f"{name}.process returned columns {made.column_names}; its schema has {missing} too")
+    return made.select(schema.names).cast(schema)
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the coordinator's to deal with
+    connection, lifeline = int(sys.argv[1]), int(sys.argv[2])
+
+    def end_with_host() -> None:
+        os.read(lifeline, 1)
+        os._exit(0)
+
+    threading.Thread(target=end_with_host, daemon=True).start()
+    Child(Connection(connection)).serve()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

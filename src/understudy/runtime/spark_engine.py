@@ -1,0 +1,220 @@
+"""A stage computed by Spark: one streaming query, whose state is in the files of its checkpoint folder."""
+
+from __future__ import annotations
+
+import json
+import time
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from understudy.core.failover import CODE
+from understudy.core.operators import OperatorClass
+from understudy.core.windows import Windows
+from understudy.errors import JobError
+from understudy.runtime import blame, wire
+from understudy.runtime.armed import ArmedQuery
+from understudy.runtime.arrow_types import collect
+from understudy.runtime.engine import require_writable
+from understudy.runtime.spark import WORKER_LATE, root_cause
+from understudy.runtime.spark_files import files_of_version, next_watermark_ms, sizes_of_version
+from understudy.schemas import spark_words
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from understudy.runtime.checkpoints import CheckpointStore
+    from understudy.runtime.engine import Ended
+    from understudy.runtime.host import Host
+    from understudy.runtime.shipping import Shipper
+    from understudy.runtime.stage import RunningStage
+
+PARTITION_ROWS = 50_000
+"""Rows per Spark partition of an input epoch. Below, a second task costs more than it gains."""
+STARTS = 5
+"""How often a query is started at the same epoch when its Python worker comes too late: that says something of the
+machine, not of the job."""
+STARTING_S = 20.0
+"""How long a query that starts may keep others from starting."""
+RUN = "run"
+"""Session of the readers of a running stage, as against those of a rehearsal."""
+
+
+class SparkEngine:
+    """``stage.base`` maps Spark's batch ids to epochs: epoch = batch + base."""
+
+    def __init__(self, stage: RunningStage, query: Any = None) -> None:
+        """``query``: one that was started ahead of time, and waits at the door."""
+        self.stage, self.host = stage, stage.host
+        self._query = query
+        self._asked = False
+        """The query has asked for an epoch."""
+        self._windows: Windows | None = None
+
+    def run(self) -> Ended:
+        stage = self.stage
+        starts, at = 0, stage.committed
+        while True:
+            cause, whose = self._until_it_ends()
+            starts, at = (starts + 1 if stage.committed == at else 1), stage.committed
+            if stage.stopping or starts == STARTS or WORKER_LATE not in cause:
+                return cause, whose
+            self._query, self._asked = None, False  # it goes on from its own checkpoint
+
+    def _until_it_ends(self) -> Ended:
+        """Start the query, unless it was before, and let it run."""
+        stage = self.stage
+        try:
+            if self._query is None:
+                plans = self.host.wait_for_plans()
+                with self.host.starting:
+                    if stage.stopping:
+                        return "stopped", CODE
+                    self._query = plans.start(stage.name, stage.state, self.publish)
+                    if stage.stopping:  # and whoever said so found no query yet
+                        self._query.stop()
+                    self._wait_until_asked()
+            self._query.awaitTermination()
+            cause = "the query ended by itself"
+            return cause, blame.whose(cause)
+        except JobError as error:
+            return str(error), CODE
+        except Exception as error:
+            if not stage.stopping:
+                traceback.print_exc()
+                print(getattr(error, "_stackTrace", ""), flush=True)  # where in Spark, for the host's log
+            return root_cause(str(error)), blame.whose(str(error))
+
+    def _wait_until_asked(self) -> None:
+        """Until the query's readers are made, and it goes on by itself. A source that Spark reads may wait for its
+        broker first: it does not hold up others for that long."""
+        limit = time.monotonic() + STARTING_S
+        while self._query.isActive and time.monotonic() < limit:
+            with self.host.changed:
+                if self.host.changed.wait_for(lambda: self.stage.stopping or self._asked, timeout=1.0):
+                    return
+
+    def stop(self) -> None:
+        query = self._query
+        if query is not None:
+            try:
+                query.stop()
+            except Exception:
+                traceback.print_exc()
+
+    # -- what the query's readers ask ---------------------------------------------------------------------------------
+
+    def arm(self) -> wire.Reply | dict[str, Any]:
+        return {"session": RUN}
+
+    def initial(self) -> dict[str, Any]:
+        return {"epoch": self.stage.base - 1}
+
+    def grant(self, after: int) -> wire.Reply | dict[str, Any]:
+        """Spark asks for the epoch after ``after``: everything up to it is committed. Answers when it may go on."""
+        return self._granted(after, version=True)
+
+    def _granted(self, after: int, *, version: bool) -> wire.Reply | dict[str, Any]:
+        self._asked = True
+        epoch = self.stage.next_epoch(after, version=version)
+        return wire.refuse("stopped") if epoch is None else {"epoch": epoch}
+
+    def parts(self, input: str, epoch: int) -> dict[str, Any]:
+        table = self.stage.input_table(input, epoch)
+        rows, size = (0, 0) if table is None else (table.num_rows, table.nbytes)
+        return {"parts": max(1, min(self.host.cores, -(-rows // PARTITION_ROWS))), "bytes": size}
+
+    def input_slice(self, input: str, epoch: int, part: int, parts: int) -> pa.Table:
+        table = self.stage.input_table(input, epoch)
+        if table is None:
+            raise flight.FlightServerError(f"epoch {epoch} of {input} is not here")
+        self.host.trace(self.stage.name, "read", epoch)
+        size = -(-table.num_rows // parts)
+        return table.slice(part * size, size)
+
+    def publish(self, frame: DataFrame, batch: int) -> None:
+        epoch = batch + self.stage.base
+        self.host.trace(self.stage.name, "planned", epoch)
+        table = collect(frame)
+        self.host.trace(self.stage.name, "computed", epoch)
+        self.stage.publish(epoch, table)
+
+    # -- state --------------------------------------------------------------------------------------------------------
+
+    def files_of(self, epoch: int) -> dict[str, Path]:
+        return files_of_version(self.stage.state, epoch - self.stage.base)
+
+    def files_for(self, shipper: Shipper, epoch: int) -> dict[str, Path]:
+        return shipper.files_of_query(epoch - self.stage.base)
+
+    def last_files(self, epoch: int) -> dict[str, Path]:
+        return {**self.files_of(epoch), **self._window_file(epoch)}
+
+    def sizes(self, epoch: int) -> tuple[int, int]:
+        return sizes_of_version(self.stage.state, epoch - self.stage.base)
+
+    def trimmed(self, epoch: int) -> None:
+        """Spark cleans up by itself."""
+
+    def needs(self, epoch: int) -> int:
+        """Without state nothing, else the oldest epoch that can be in an open window."""
+        windows = self._windows_of(epoch)
+        if windows is None:
+            return epoch + 1
+        return windows.committed(epoch, next_watermark_ms(self.stage.state, epoch - self.stage.base))
+
+    def _windows_of(self, epoch: int) -> Windows | None:
+        """Made with the first epoch that is done: Spark has planned the stage by then."""
+        found = self.host.wait_for_plans().operators(self.stage.name)
+        if self._windows is None and found is not None and found.window is not None:
+            kept = self.stage.state / "windows.json"
+            history = json.loads(kept.read_text()) if kept.exists() else None
+            self._windows = Windows(found.window, start=epoch, history=history)
+        return self._windows
+
+    def _window_file(self, epoch: int) -> dict[str, Path]:
+        """What a state needs of its input, as a file for a checkpoint: it still does after a stop."""
+        if self._windows is None:
+            return {}
+        path = self.stage.folder / "windows.json"
+        path.write_text(json.dumps(self._windows.history(epoch)))
+        return {path.name: path}
+
+
+class SparkKind:
+    """Stages that are queries."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+
+    def check(self, stage: str) -> None:
+        """Raises JobError."""
+        declared = self.host.job.stages[stage].declared_schema()
+        if declared is None:
+            self.host.wait_for_plans().require_sendable(stage)
+        else:
+            require_writable(self.host.job.stages[stage], declared)
+
+    def judged(self, stage: str) -> OperatorClass | None:
+        """None for a source that the host reads without Spark."""
+        if self.host.job.stages[stage].declared_schema() is not None:
+            return None
+        return self.host.wait_for_plans().operators(stage)
+
+    def schema(self, stage: str) -> str:
+        declared = self.host.job.stages[stage].declared_schema()
+        return self.host.wait_for_plans().schema(stage).simpleString() if declared is None else spark_words(declared)
+
+    def arrow_schema(self, stage: str) -> pa.Schema:
+        return self.host.wait_for_plans().arrow_schema(stage)
+
+    def engine(self, stage: RunningStage, ready: Any) -> SparkEngine:
+        return SparkEngine(stage, ready)
+
+    def arm(
+        self, stage: str, *, unit: str, generation: int, store: CheckpointStore, stateless: bool = False
+    ) -> ArmedQuery:
+        return ArmedQuery(self.host, stage, unit=unit, generation=generation, store=store, stateless=stateless)
