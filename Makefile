@@ -5,7 +5,7 @@ ARGS ?=
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast drills compat oldest bench-failover bench-latency bench-throughput bench-policies bench-auto bench-simulator soak fuzz lab lint clean
+.PHONY: help setup demo test test-fast drills compat oldest bench-failover bench-latency bench-throughput bench-policies bench-auto bench-operators bench-simulator soak soak-kills fuzz lab lint clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
@@ -45,6 +45,12 @@ bench-policies: setup ## what each policy costs and saves, all on one job
 
 bench-auto: setup ## what us.auto chooses for three jobs, against what is measured
 	$(BIN)/python benchmarks/auto.py $(ARGS)
+
+bench-operators: setup ## latency, takeover and throughput of operators, which need no JVM
+	$(BIN)/python benchmarks/operators.py $(ARGS)
+
+soak-kills: setup ## a thousand kills and hundreds of pauses of real hosts, on random jobs, by seed
+	$(BIN)/python benchmarks/soak_kills.py $(ARGS)
 
 soak: setup ## ten minutes at full speed against a slow sink
 	$(BIN)/python benchmarks/soak.py $(ARGS)

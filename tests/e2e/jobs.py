@@ -186,3 +186,31 @@ job.sink(speeds, us.sinks.parquet({sink!r}))
 job.sink(dice, us.sinks.parquet({other!r}))
 """
 )
+
+PREPARED = (
+    RATE
+    + """
+import pyarrow as pa
+
+def totals(positions):
+    return positions.groupBy("road").agg(F.sum("speed").alias("speed"), F.count("*").alias("cars"))
+
+@job.operator(positions, schema="road long, most double, epochs long", prepare=totals, host="h2", standbys=["h1"])
+class Most:
+    def __init__(self):
+        self.most, self.epochs = {{}}, 0
+
+    def process(self, totals):
+        self.epochs += 1
+        for road, speed in zip(totals["road"].to_pylist(), totals["speed"].to_pylist()):
+            self.most[road] = max(speed, self.most.get(road, 0.0)) + 1
+        roads = sorted(self.most)
+        return pa.table({{"road": roads, "most": [self.most[r] for r in roads], "epochs": [self.epochs] * len(roads)}})
+
+@job.stage(Most, host="h1", standbys=["h2"])
+def newest(most):
+    return most.groupBy("road").agg(F.max("most").alias("most"), F.max("epochs").alias("epochs"))
+
+job.sink(newest, us.sinks.parquet({sink!r}))
+"""
+)

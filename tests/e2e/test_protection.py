@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs import EACH_ITS_OWN, PAIR, write_job
+from jobs import EACH_ITS_OWN, PAIR, PREPARED, write_job
 from understudy.cli import FAST_START
 from understudy.core.policies import parse
 from understudy.drill import Drill
@@ -75,3 +75,23 @@ def test_policies_are_changed_while_hosts_die(tmp_path: Path) -> None:
         result = drill.judge()
     assert result["verdict"] == "precise", result
     assert result["disorder"] == []
+
+
+def test_an_operator_is_given_what_a_query_has_prepared(tmp_path: Path) -> None:
+    """The query's state and the object's are of one epoch, under passive standby and then as a running copy; and Spark
+    stages read what an operator makes."""
+    job = write_job(tmp_path, PREPARED, sink=tmp_path / "out")
+    with Drill(job, tmp_path / "drill", hosts=2, settings=FAST_START) as drill:
+        drill.settle(4)
+        drill.leg("passive")
+        drill.signal("Most")
+        drill.epochs(4)
+        drill.restart()
+        drill.switch("Most", parse("active-standby"))
+        drill.settle(4)
+        drill.leg("active")
+        drill.signal("Most")
+        drill.epochs(6)
+        for result in drill.judge_legs():
+            assert result["verdict"] == "precise", result
+            assert result["disorder"] == []

@@ -164,3 +164,9 @@ def _stand_by(host: str, mine: Standing, wanted: UnitPlan, since: int, policy: P
         found.append(StandBy(wanted.generation, since, policy))
     rises = wanted.rising and wanted.ready[:1] == (host,)
     return [*found, Rise() if rises else StandDown()]
+
+
+def copy_serves(at: int, held: int | None) -> bool:
+    """A copy that rose, and has processed epoch ``at``, can be promoted: its input is still there. Producers keep what
+    the version ``held`` beside it lacks, which got newer while the primary lived on."""
+    return held is None or at >= held

@@ -17,6 +17,13 @@ from dataclasses import dataclass, field
 
 from understudy.core.acks import FINAL
 
+AHEAD_MAX = 2
+"""Epochs a stage may be ahead of its slowest consumer. One would make producer and consumer take turns; many would let
+an outage pile up small epochs that are slow to catch up with. A source cuts an epoch in no time, so it is never ahead:
+rows that wait for the next epoch wait no longer than they must."""
+READ_AHEAD = 1
+"""Epochs that a consumer takes ahead of the one that it is at. None would make it wait for the way; more would be older
+than they need be when it comes to them."""
 LEAD = 8
 """Epochs by which a copy of a consumer may be ahead of its primary, as far as back-pressure goes, unless ``lead_for``
 knows better. Fewer, and a primary that hangs would hold up its copies before it is found out; more, and one that is

@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from understudy import job_files
+from understudy.core import beginning
 from understudy.core.directory import Directory
 from understudy.core.failover import StandbyReady, StandbyUnusable, Turned
 from understudy.core.keeping import Report
@@ -515,18 +516,15 @@ class Host:
         stream = self.stream(header["stream"])
         if stream is None:
             return {"refused": "elsewhere"}
+        consumer = header["consumer"]
         with self.changed:
-            queue = stream.queue
-            progress = queue.progress[header["consumer"]]
             if self._stale(header):
                 return {"refused": "fenced"}
-            if not queue.hears(header["consumer"], header["generation"], near=self._near(header)):
+            if not stream.queue.hears(consumer, header["generation"], near=self._near(header)):
                 return {"refused": "fenced"}
             gap, row = getattr(stream.owner, "gap", 0), getattr(stream.owner, "row", None)  # a source has none
-            found = {"next": progress.given + 1, "oldest": max(queue.first, progress.acked + 1), "gap": gap}
-            if row is not None and queue.owes(header["consumer"]):
-                found |= {"hosts": list(row.hosts), "k": row.k}
-            return found
+            found = beginning.place(stream.queue, consumer, newest=header["newest"], gap=gap, row=row)
+        return {"epoch": found.epoch, "lost": found.lost, "row": found.row and [list(found.row.hosts), found.row.k]}
 
     def _on_ack(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
         if self._stale(header):

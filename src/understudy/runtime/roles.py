@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.flight as flight
 
-from understudy.core import agreement, keeping
+from understudy.core import agreement, beginning, keeping
 from understudy.core.agreement import Part, Standing
 from understudy.core.plans import UnitPlan
 from understudy.core.policies import Policy
@@ -288,14 +288,12 @@ class Roles:
         still be there then."""
         where: dict[str, Any] = {**FRESH}
         if start in ("newest", "replay"):
-            base, gap, row = self._begin_at(unit, stage, generation, "next" if start == "newest" else "oldest")
-            where = {"start_epoch": base - 1, "base": base, "gap": base if gap else 0}
-            if start == "replay" and not gap:
-                where["row"] = row
-                if not row.promised:
-                    about = {"unit": unit, "generation": generation, "epoch": base - 1, "stream": None}
-                    self.host.report("gone", stage=stage, **about)
-                    return
+            found = self._begin_at(unit, stage, generation, newest=start == "newest")
+            base = found.epoch
+            if not found.promised:
+                self.host.report("gone", stage=stage, unit=unit, generation=generation, epoch=base - 1, stream=None)
+                return
+            where = {"start_epoch": base - 1, "base": base, "gap": base if found.lost else 0, "row": found.row}
         spare = self._living_spare(stage)
         folder = self._stage_folder(stage)
         for other in folder.iterdir() if folder.is_dir() else []:
@@ -391,17 +389,13 @@ class Roles:
                     holds[folder.name] = store.versions()[-1]
         return holds
 
-    def _begin_at(self, unit: str, stage: str, generation: int, where: str) -> tuple[int, bool, Row]:
-        """Where a stage without state begins: at the ``next`` epoch that it was not given before (no protection), or at
-        the ``oldest`` that its producers have kept for it (replay). And whether what was before that is lost for good,
-        not only no longer needed: here, or above, where a producer was without protection. And who is being rebuilt
-        above it, so that it may lack what this one needs."""
-        firsts: list[tuple[int, bool]] = []
-        before = self.host.directory.lost_with.get(unit)
-        row = Row(frozenset([before]), max(1, self.host.topology.units[unit].policy.tolerates))
+    def _begin_at(self, unit: str, stage: str, generation: int, *, newest: bool) -> beginning.Start:
+        """Where a stage without state begins. Asks every producer until it answers."""
+        places = []
         for stream in self.host.job.stages[stage].inputs:
             header = {
-                "stream": stream, "consumer": stage, "unit": unit, "generation": generation, "host": self.host.name
+                "stream": stream, "consumer": stage, "unit": unit, "generation": generation, "host": self.host.name,
+                "newest": newest,
             }  # fmt: skip
             while True:
                 producer = self.host.directory.primary_of(stream)
@@ -409,17 +403,17 @@ class Roles:
                     if producer is not None:
                         reply = self.host.peer(producer).call("position", header, timeout_s=5)
                         if not reply.refused:
-                            first = reply.header[where]
-                            firsts.append((first, where == "next" or first <= reply.header["gap"]))
-                            if "hosts" in reply.header:
-                                row = row.joined_by(Row(frozenset(reply.header["hosts"]), reply.header["k"]))
                             break
                 except flight.FlightError:
                     pass
                 if self.host.directory.units is not self._units:
                     raise Overtaken  # perhaps the producer is to run here now, and cannot before this ends
                 time.sleep(0.05)
-        return *max(firsts), row
+            row = reply.header["row"]
+            above = None if row is None else Row(frozenset(row[0]), row[1])
+            places.append(beginning.Place(reply.header["epoch"], reply.header["lost"], above))
+        tolerates = self.host.topology.units[unit].policy.tolerates
+        return beginning.start(places, self.host.directory.lost_with.get(unit), tolerates, newest=newest)
 
 
 def _fresh(folder: Path) -> Path:

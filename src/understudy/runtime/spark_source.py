@@ -16,9 +16,10 @@ from typing import Any
 import pyarrow as pa
 
 from understudy.core.keeping import Holdings
+from understudy.core.queue import AHEAD_MAX
 from understudy.runtime.shipping import Shipper, Shippers
 from understudy.runtime.stage import RunningStage
-from understudy.runtime.streams import AHEAD_MAX, write_table
+from understudy.runtime.streams import write_table
 
 _FIRST_COMMIT = b'v1\n{"nextBatchWatermarkMs":0}'
 

@@ -25,10 +25,11 @@ from understudy.core.failover import StandbyUnusable
 from understudy.core.pacing import Pace
 from understudy.core.policies import Policy, base
 from understudy.core.policies.upstream import Row
+from understudy.core.queue import AHEAD_MAX
 from understudy.runtime.checkpoints import CheckpointStore
 from understudy.runtime.keeper import Keeper, Reporter
 from understudy.runtime.parts import Shipped
-from understudy.runtime.streams import AHEAD_MAX, Inlet, SinkWriter, Stream, write_table
+from understudy.runtime.streams import Inlet, SinkWriter, Stream, write_table
 
 if TYPE_CHECKING:
     from understudy.runtime.host import Host

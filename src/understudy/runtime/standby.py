@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from understudy.core.agreement import copy_serves
 from understudy.errors import SetupError
 from understudy.runtime import wire
 from understudy.runtime.checkpoints import CheckpointStore
@@ -150,10 +151,9 @@ class StandbyStage:
         self.copy.start()
 
     def copy_serves(self) -> bool:
-        """The copy can be promoted: it has not given up, and its input is still there. Producers keep what the held
-        version lacks, which got newer while the primary lived on."""
-        copy = self.copy
-        return copy is not None and not copy.stopping and copy.committed >= max(self.store.versions(), default=-1)
+        """The copy can be promoted: it has not given up, and its input is still there."""
+        copy, held = self.copy, self.store.versions()
+        return copy is not None and not copy.stopping and copy_serves(copy.committed, held[-1] if held else None)
 
     def close(self) -> None:
         """Take no more checkpoints: what is held is judged, and must not change meanwhile."""

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from understudy.core.acks import FINAL
-from understudy.core.queue import OutputQueue, lead_for
+from understudy.core.queue import READ_AHEAD, OutputQueue, lead_for
 from understudy.runtime import blame
 from understudy.runtime.spark import first_line
 from understudy.sinks import Fenced
@@ -27,10 +27,6 @@ if TYPE_CHECKING:
     from understudy.runtime.host import Host
     from understudy.runtime.stage import RunningStage
 
-AHEAD_MAX = 2
-"""Epochs a stage may be ahead of its slowest consumer. One would make producer and consumer take turns; many would let
-an outage pile up small epochs that are slow to catch up with. A source cuts an epoch in no time, so it is never ahead:
-rows that wait for the next epoch wait no longer than they must."""
 LEAD_SPARE_S = 0.01
 """An epoch is asked for this much earlier than it usually takes to come, lest a query wait for it."""
 POLL_S = 20.0
@@ -173,7 +169,7 @@ class Inlet(threading.Thread):
     def _wanted_in_s(self) -> float:
         """When the next epoch should be asked for: when the query is about to want it, so that its rows are as new as
         can be, and not later, so that the query does not wait. Call with ``host.changed`` held."""
-        if self.received > self.stage.granted:
+        if self.received >= self.stage.granted + READ_AHEAD:
             return math.inf  # there is one that the query has not begun with
         return self.stage.done_in_s() - self._lead_s - LEAD_SPARE_S
 

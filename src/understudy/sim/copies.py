@@ -9,16 +9,12 @@ from typing import TYPE_CHECKING
 from understudy.core.acks import FINAL
 from understudy.core.policies import base
 from understudy.core.policies.upstream import Row
-from understudy.core.queue import OutputQueue, lead_for
+from understudy.core.queue import AHEAD_MAX, READ_AHEAD, OutputQueue, lead_for
 from understudy.sim.model import EMPTY, State
 
 if TYPE_CHECKING:
     from understudy.sim.nodes import World
     from understudy.sim.units import Unit
-
-AHEAD_MAX = 2
-PREFETCH_MAX = 2
-"""As in the runtime: how far a producer may be ahead, and how much an input holds that has not been started on."""
 
 Acks = dict[str, dict[int, int]]
 """Input -> level -> the newest epoch that is acknowledged at it."""
@@ -139,7 +135,7 @@ class Copy:
         asked = self.asked.get(stream)
         if asked is not None and asked[0] == epoch:
             return
-        if self.stopped or epoch > self.done + 1 + PREFETCH_MAX:
+        if self.stopped or epoch > self.done + 1 + READ_AHEAD:
             return
         self.asked[stream] = (epoch, self.world.engine.now)
         self.unit.send_request(self, stream, epoch)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from understudy.core import keeping
+from understudy.core import beginning, keeping
 from understudy.core.agreement import Part, Standing
 from understudy.core.policies import Policy
 from understudy.core.policies.base import standby_key
@@ -80,6 +80,7 @@ class Member:
             return
         if counts:
             if not output.queue.hears(consumer, generation, near=self.host.directory.near(stream, consumer, sender)):
+                self._answer(sender, unit, generation, consumer, stream, epoch, 0, "fenced")
                 return
             output.queue.request(consumer, epoch)
             self.acknowledged(stream, consumer, acks)
@@ -126,8 +127,5 @@ class Member:
         queue = output.queue
         if not queue.hears(consumer, generation, near=self.host.directory.near(stream, consumer, sender)):
             return
-        progress = queue.progress[consumer]
-        epoch = progress.given + 1 if newest else max(queue.first, progress.acked + 1)
-        row = output.row if queue.owes(consumer) else None
-        message = (generation, consumer, stream, epoch, newest or epoch <= output.gap, row)
-        self.world.send(self.host, sender, unit, "begin_at", message)
+        place = beginning.place(queue, consumer, newest=newest, gap=output.gap, row=output.row)
+        self.world.send(self.host, sender, unit, "begin_at", (generation, consumer, stream, place))

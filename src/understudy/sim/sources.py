@@ -9,7 +9,7 @@ from understudy.core import keeping
 from understudy.core.acks import FINAL
 from understudy.core.plans import UnitPlan
 from understudy.core.policies import Policy
-from understudy.sim.copies import AHEAD_MAX, Output
+from understudy.sim.copies import Output
 from understudy.sim.disks import Log
 from understudy.sim.members import Member
 
@@ -92,7 +92,7 @@ class SourceUnit(Member):
         if self.stopped:
             return
         shown = self._output.queue.next
-        if self.log.end == shown < self.world.epochs and self._output.queue.ahead < AHEAD_MAX:
+        if self.log.end == shown < self.world.epochs and self._output.queue.ahead == 0:
             self.log.entries.append(self.world.random.getrandbits(48))
             self._share()
             self._show()

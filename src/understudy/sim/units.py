@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from understudy.core import failover, keeping
+from understudy.core import agreement, beginning, failover, keeping
 from understudy.core.acks import FINAL
+from understudy.core.beginning import Place
 from understudy.core.plans import UnitPlan
 from understudy.core.policies import Policy, base
-from understudy.core.policies.upstream import Row
 from understudy.sim.copies import Copy, Output
 from understudy.sim.disks import Version
 from understudy.sim.keepers import Keeper
@@ -39,8 +39,7 @@ class Unit(Member):
         """Checkpoints sent so far."""
         self._newest_order: dict[str, tuple[int, int]] = {}
         """As standby: stage -> generation and number of the newest checkpoint that came. One may overtake another."""
-        self._begin_at: dict[tuple[str, str], tuple[int, bool]] = {}
-        self._row: Row | None = None
+        self._begin_at: dict[tuple[str, str], Place] = {}
         self._beginning: str | None = None
         self.risen = False
 
@@ -65,10 +64,9 @@ class Unit(Member):
         self._run()
 
     def _serves(self, copy: Copy) -> bool:
-        """A copy that rose can be promoted: it has not given up, and its input is still there. Producers keep what the
-        version on disk lacks, which got newer while the primary lived on."""
+        """A copy that rose can be promoted: it has not given up, and its input is still there."""
         held = self.host.disk.newest(copy.name)
-        return not copy.stopped and (held is None or copy.done >= held.epoch)
+        return not copy.stopped and agreement.copy_serves(copy.done, None if held is None else held.epoch)
 
     def _fresh(self, stage: str) -> Copy:
         return Copy(self, stage, done=-1, state=self.world.job.fresh(stage))
@@ -124,34 +122,30 @@ class Unit(Member):
                     message = (stream, stage, self.name, self.generation, self.host.name, newest)
                     self.world.send(self.host, producer, unit, "where", message)
 
-    def begin_at(self, generation: int, stage: str, stream: str, epoch: int, gap: bool, above: Row | None) -> None:
-        """``gap``: what was before that is lost for good, not only no longer needed. ``above``: who is being rebuilt
-        there, and may lack what is needed."""
+    def begin_at(self, generation: int, stage: str, stream: str, place: Place) -> None:
+        """A producer has answered."""
         if self._beginning is None or self.fenced or generation != self.generation:
             return
-        self._begin_at[stage, stream] = (epoch, gap)
-        policy = self.host.directory.policies.of[self.name]
-        row = self._row or Row(frozenset([self.host.directory.lost_with.get(self.name)]), max(1, policy.tolerates))
-        self._row = row if above is None else row.joined_by(above)
+        self._begin_at[stage, stream] = place
         stages = self.world.topology.stages
         outside = [(s, i) for s in self.shape.stages for i in stages[s].inputs if i not in self.shape.stages]
         if any(pair not in self._begin_at for pair in outside):
             return
         lossy, self._beginning = self._beginning == "newest", None
-        if not lossy and not gap and not self._row.promised:
-            self.world.violate(f"{self.name} is rebuilt from what is being rebuilt itself: {self._row}")
-        valid: dict[str, tuple[int, bool]] = {}
+        lost_with = self.host.directory.lost_with.get(self.name)
+        tolerates = self.host.directory.policies.of[self.name].tolerates
+        valid: dict[str, Place] = {}
         for name in self.shape.stages:
-            begins = [valid[i] if i in self.shape.stages else self._begin_at[name, i] for i in stages[name].inputs]
-            begin, gap = max(begins)
+            places = [valid[i] if i in self.shape.stages else self._begin_at[name, i] for i in stages[name].inputs]
+            start = beginning.start(places, lost_with, tolerates, newest=lossy)
+            if not start.promised:
+                self.world.violate(f"{name} is rebuilt from what is being rebuilt itself: {start.row}")
             # With nothing in its state, a stage's output is right again once its whole window was read.
             span = self.world.job.span_of(name)
-            first = begin if lossy or begin == 0 else begin + span - 1
-            valid[name] = (first, gap)
-            state = self.world.job.fresh(name)
-            rebuilt = None if lossy or gap else self._row
-            lost = first if gap else 0
-            self.copies[name] = Copy(self, name, done=begin - 1, state=state, first=first, gap=lost, row=rebuilt)
+            first = start.epoch if lossy or start.epoch == 0 else start.epoch + span - 1
+            valid[name] = Place(first, start.lost, start.row)
+            fresh, gap = self.world.job.fresh(name), first if start.lost else 0
+            self.copies[name] = Copy(self, name, done=start.epoch - 1, state=fresh, first=first, gap=gap, row=start.row)
         self.host.tell(f"begins {self.name} without state: {valid}")
         self._begin_at = {}
         self._run()

@@ -1,0 +1,58 @@
+"""Where a stage begins that has no state: what its producers answer, and what comes of their answers.
+
+Without protection it begins at the newest epoch, the next that it was not given before. Rebuilt by replay it begins at
+the oldest that its producers have kept for it. Real hosts and simulated ones only carry the questions and answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from understudy.core.policies.upstream import Row
+from understudy.core.queue import OutputQueue
+
+
+@dataclass(frozen=True)
+class Place:
+    """A producer's answer."""
+
+    epoch: int
+    lost: bool
+    """What was before it is lost for good, not only no longer needed."""
+    row: Row | None = None
+    """Who is being rebuilt there, and may lack what the consumer needs."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a stage begins."""
+
+    epoch: int
+    lost: bool
+    row: Row | None
+    """With whom it is being rebuilt; None where what was before is lost anyway."""
+
+    @property
+    def promised(self) -> bool:
+        """Not more was lost at once than policies promise to survive: it may begin."""
+        return self.row is None or self.row.promised
+
+
+def place(queue: OutputQueue, consumer: str, *, newest: bool, gap: int, row: Row | None) -> Place:
+    """What the producing end of a stream answers. ``gap``: epochs before this one were lost without protection.
+    ``row``: with whom the producer is being rebuilt itself."""
+    progress = queue.progress[consumer]
+    epoch = progress.given + 1 if newest else max(queue.first, progress.acked + 1)
+    return Place(epoch, newest or epoch <= gap, row if queue.owes(consumer) else None)
+
+
+def start(places: Sequence[Place], lost_with: str | None, tolerates: int, *, newest: bool) -> Start:
+    """Of all answers, one for each input. ``lost_with``: the host that the stage was lost with; ``tolerates``: how many
+    may be at once."""
+    epoch, lost = max((place.epoch, place.lost) for place in places)
+    row = Row(frozenset([lost_with]), max(1, tolerates))
+    for each in places:
+        if each.row is not None:
+            row = row.joined_by(each.row)
+    return Start(epoch, lost, None if newest or lost else row)
