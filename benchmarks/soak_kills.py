@@ -165,7 +165,9 @@ class Stage:
     def start(self) -> None:
         log = open(self.out / "coordinator.log", "ab")  # noqa: SIM115 - the process's
         words = ["--coordinate", str(self.job), str(self.out), "--hosts", str(self.hosts)]
-        self._coordinator = subprocess.Popen([sys.executable, __file__, *words], stdout=log, stderr=log)
+        self._coordinator = subprocess.Popen(
+            [sys.executable, __file__, *words], stdin=subprocess.PIPE, stdout=log, stderr=log
+        )
 
     def journal(self) -> dict[str, Any]:
         return json.loads((self.out / "state" / "journal.json").read_text())
