@@ -9,6 +9,7 @@ import understudy as us
 
 FOLDER = os.environ.get("OPERATORS_ROWS")
 FLOOD = int(os.environ.get("OPERATORS_FLOOD", "0"))
+LAST = os.environ.get("OPERATORS_LAST", "h2")
 SCHEMA = pa.schema([("id", pa.int64()), ("key", pa.int64())])
 
 job = us.Job("operators", epoch=os.environ.get("OPERATORS_EPOCH", "10ms"), ha=us.PassiveStandby(every="100ms"))
@@ -31,7 +32,7 @@ class Doubled:
         return rows.append_column("twice", pc.multiply(rows["key"], 2))
 
 
-@job.operator(Doubled, schema="key long, rows long, newest long", host="h2", standbys=["h1"])
+@job.operator(Doubled, schema="key long, rows long, newest long", host=LAST, standbys=["h2" if LAST == "h3" else "h1"])
 class Counts:
     """Rows per key, and the newest of them."""
 

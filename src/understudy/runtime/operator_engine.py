@@ -21,6 +21,7 @@ from understudy.runtime.armed import ArmedQuery
 from understudy.runtime.arrow_types import collect
 from understudy.runtime.engine import require_writable
 from understudy.runtime.operator_process import Died, OperatorProcess, Threw
+from understudy.runtime.rehearsal import sample
 from understudy.runtime.spark import root_cause
 from understudy.runtime.spark_engine import SparkEngine
 from understudy.schemas import spark_words
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
 
 FOLDER = "operator"
 """Of a checkpoint: ``operator/12`` is what the object's ``save`` returned after epoch 12."""
+REHEARSED_ROWS = 10
+"""Few: what a row costs is not known, and the running stages need the processor."""
+REHEARSE_AGAIN_S = 0.2
+"""Between two looks whether there are rows to rehearse on."""
 KEPT = 2
 """How many states are kept from before the trim point."""
 AGAIN_S = 5.0
@@ -279,8 +284,10 @@ class ArmedOperator:
         lock: threading.Condition | None = None,
         about: Mapping[str, Any] | None = None,
     ) -> None:
-        """``about``: what the coordinator is told with the news that it is armed; None where somebody else tells."""
+        """``about``: what the coordinator is told with the news that it is armed; None where somebody else tells, and
+        the object is given what a query prepares."""
         self._about = about
+        self._rehearsed = about is None
         self.host, self.name, self._operator, self._store = host, name, operator, store
         self.lock = lock or threading.Condition()
         self.armed = False
@@ -298,29 +305,52 @@ class ArmedOperator:
     def _run(self) -> None:
         while True:
             with self.lock:
-                self.lock.wait_for(lambda: self._newer or self._abandoned)
+                waits = self._rehearsed or not self.armed
+                self.lock.wait_for(lambda: self._newer or self._abandoned, None if waits else REHEARSE_AGAIN_S)
                 if self._abandoned:
                     return
-                self._newer = False
-                process = self._process
-                epoch, saved = self._newest()
-            try:
-                if process is None or not process.lives:
-                    process = started(self.host, self.name, self._operator, saved)
-                elif saved is not None:
-                    process.restore(saved)
-            except Exception as error:
-                print(f"standby of {self.name}: {cause_of(error)[0]}", flush=True)
-                process, epoch = None, None
-            with self.lock:
-                if self._abandoned and process is not self._process:  # whoever takes over has found none
-                    if process is not None:
-                        process.end()
-                    return
-                self._keep(process, epoch)
-                if process is None:
-                    self._newer = True
-                    self.lock.wait_for(lambda: self._abandoned, timeout=AGAIN_S)
+                newer, self._newer = self._newer, False
+            if newer and not self._follow():
+                return
+            if self.armed and not self._rehearsed:
+                self._rehearse()
+
+    def _follow(self) -> bool:
+        """Have the object in the state of the newest version. False when somebody takes over meanwhile."""
+        with self.lock:
+            process = self._process
+            epoch, saved = self._newest()
+        try:
+            if process is None or not process.lives:
+                process = started(self.host, self.name, self._operator, saved)
+            elif saved is not None:
+                process.restore(saved)
+        except Exception as error:
+            print(f"standby of {self.name}: {cause_of(error)[0]}", flush=True)
+            process, epoch = None, None
+        with self.lock:
+            if self._abandoned and process is not self._process:  # whoever takes over has found none
+                if process is not None:
+                    process.end()
+                return False
+            self._keep(process, epoch)
+            if process is None:
+                self._newer = True
+                self.lock.wait_for(lambda: self._abandoned, timeout=AGAIN_S)
+        return True
+
+    def _rehearse(self) -> None:
+        """On recent rows, as soon as there are any."""
+        process, tables = self._process, [sample(self.host, s) for s in self.host.job.stages[self.name].inputs]
+        rows = [table.slice(0, REHEARSED_ROWS) for table in tables if table is not None and table.num_rows]
+        if process is None or len(rows) < len(tables):
+            return
+        try:
+            process.rehearse(rows)
+        except (Threw, Died) as error:  # throw-away rows may not suit the user's code
+            print(f"rehearsal of {self.name} failed: {cause_of(error)[0]}", flush=True)
+        self._rehearsed = True
+        self.host.report("warm", stage=self.name, **(self._about or {}))
 
     def _keep(self, process: OperatorProcess | None, epoch: int | None) -> None:
         before, self._process, self.open_at = self._process, process, epoch
@@ -328,8 +358,7 @@ class ArmedOperator:
             before.end()
         was, self.armed = self.armed, process is not None and (self._stateless or epoch is not None)
         if self.armed and not was and self._about is not None:
-            for kind in ("armed", "warm"):  # there is nothing to rehearse
-                self.host.report(kind, stage=self.name, **self._about)
+            self.host.report("armed", stage=self.name, **self._about)
 
     def _newest(self) -> tuple[int | None, bytes | None]:
         """Call with ``lock`` held."""

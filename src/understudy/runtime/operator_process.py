@@ -66,6 +66,13 @@ class OperatorProcess:
             self._send(("process", len(tables)), tables)
             return self._answer()
 
+    def rehearse(self, tables: list[pa.Table]) -> None:
+        """Have another object of the same class process a few rows, for nothing."""
+        with self._lock:
+            self._make()
+            self._send(("rehearse", len(tables)), tables)
+            self._answer()
+
     def save(self) -> bytes:
         saved: bytes = self._ask("save")
         return saved

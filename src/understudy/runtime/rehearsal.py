@@ -94,6 +94,20 @@ class Course:
         return len(took_s) > LAST and min(took_s[-LAST:]) > NO_FASTER * min(took_s[:-LAST])
 
 
+def sample(host: Host, stream: str) -> pa.Table | None:
+    """Recent rows of a stream, from wherever it is produced; None where there are none, or nobody answers."""
+    producer = host.directory.primary_of(stream)
+    if producer is None:
+        return None
+    if producer == host.name:
+        return host.peek(stream)
+    try:
+        reply, table = host.peer(producer).get({"get": "peek", "stream": stream}, category="control", timeout_s=5)
+    except (flight.FlightError, pa.ArrowException, OSError):
+        return None
+    return None if reply.refused else table
+
+
 class Rehearsal:
     """Runs the stage's own query on a copy of recent rows, starting from a copy of the state or from nothing, so that a
     takeover meets a warm JVM, warm workers, and has been through the opening of the state once."""
@@ -114,9 +128,9 @@ class Rehearsal:
     def run(self, abandoned: threading.Event) -> None:
         plans = self.host.wait_for_plans()
         for stream in self.host.job.stages[self.name].inputs:
-            sample = self._sample(stream)
-            self._samples[stream] = plans.arrow_schema(stream).empty_table() if sample is None else sample
-        self._course = Course(max(sample.num_rows for sample in self._samples.values()))
+            found = sample(self.host, stream)
+            self._samples[stream] = plans.arrow_schema(stream).empty_table() if found is None else found
+        self._course = Course(max(table.num_rows for table in self._samples.values()))
         self.host.rehearsals[self.session] = self
         query = None
         try:
@@ -140,20 +154,6 @@ class Rehearsal:
             del self.host.rehearsals[self.session]
             if query is not None:
                 query.stop()
-
-    def _sample(self, stream: str) -> pa.Table | None:
-        producer = self.host.directory.primary_of(stream)
-        if producer is None:
-            return None
-        if producer == self.host.name:
-            return self.host.peek(stream)
-        try:
-            reply, table = self.host.peer(producer).get(
-                {"get": "peek", "stream": stream}, category="control", timeout_s=5
-            )
-        except (flight.FlightError, pa.ArrowException, OSError):
-            return None
-        return None if reply.refused else table
 
     def _publish(self, frame: DataFrame, batch: int) -> None:
         collect(frame)
