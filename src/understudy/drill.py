@@ -107,11 +107,12 @@ class Drill:
 
     def newest(self) -> int:
         """The newest epoch that every sink has."""
-        newest = []
-        for sink in self.sinks():
-            names = [p.parent.name for p in (self.out / "run" / sink).glob("epoch=*/part-*")]
-            newest.append(max((int(n.partition("=")[2]) for n in names), default=-1))
-        return min(newest, default=-1)
+        return min(map(self._newest_of, self.sinks()), default=-1)
+
+    def _newest_of(self, sink: str) -> int:
+        """Sinks of parts of a job that have nothing in common need not be at the same epoch."""
+        names = [p.parent.name for p in (self.out / "run" / sink).glob("epoch=*/part-*")]
+        return max((int(n.partition("=")[2]) for n in names), default=-1)
 
     def sinks(self) -> list[str]:
         return [name for stage in self.coordinator.job.stages.values() for name in stage.sinks]
@@ -228,7 +229,7 @@ class Drill:
     def replay(self) -> None:
         """Run the job again on the living hosts from the recorded epochs, unprotected and unharmed."""
         entries = self.entries()
-        last = self.newest()
+        last = {sink: self._newest_of(sink) for sink in self.sinks()}
         old = self.coordinator
         old.reset_hosts()
         alive = list(old.failover.alive)
@@ -249,9 +250,9 @@ class Drill:
         def done() -> bool:
             if fresh.failure is not None:
                 return True
-            return all(any((root / sink / f"epoch={last:012d}").glob("part-*")) for sink in self.sinks())
+            return all(any((root / sink / f"epoch={e:012d}").glob("part-*")) for sink, e in last.items() if e >= 0)
 
-        wait_for(done, 60 + 10.0 * (last + 1), "the reference run")
+        wait_for(done, 60 + 10.0 * (max(last.values()) + 1), "the reference run")
         fresh.wait(0)
 
     def _compare(

@@ -342,11 +342,15 @@ class RunningStage:
                 return False
             if self.policy.keeps_on_disk:
                 return self.keepers[0].drained()
-        if not (self.folder / "self" / "manifests" / f"{final}.json").exists():
+            at = self.committed  # beyond ``final`` where its part of the job has nothing in common with the slowest
+        if not (self.folder / "self" / "manifests" / f"{at}.json").exists():
             store = CheckpointStore(self.folder / "self", clear=True)
-            # With the output: a consumer that is rebuilt by replay may need some of it after the stop.
-            files = self.engine.last_files(final) | self.queue_files(final)
-            for header, body in Shipped({}).parts(files, self.about(final)):
+            try:
+                # With the output: a consumer that is rebuilt by replay may need some of it after the stop.
+                files = self.engine.last_files(at) | self.queue_files(at)
+            except FileNotFoundError:
+                return False  # it has gone on meanwhile
+            for header, body in Shipped({}).parts(files, self.about(at)):
                 store.paste(header, body)
         return True
 
