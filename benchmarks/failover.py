@@ -21,8 +21,9 @@ from typing import Any
 from common import BEFORE, HERE, JOBS, code_of, console, save
 from plain_failover import Child, cold_restart, die_with_parent
 from understudy.cli import FAST_START, interrupt_on_sigterm
-from understudy.core.costs import Profile, estimate
+from understudy.core.costs import estimate
 from understudy.core.policies import PassiveStandby
+from understudy.core.profile import Profile
 from understudy.drill import SETTLE_EPOCHS, Drill, sentence
 from understudy.runtime.session import wait_for
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from understudy.core.policies import PassiveStandby, Policy, none
+from understudy.core.policies import PassiveStandby, Policy, is_policy, none
 from understudy.core.topology import CycleError, StageShape, Topology, UnitShape
 from understudy.durations import seconds
 from understudy.errors import JobError
@@ -371,7 +371,7 @@ def _checked_name(name: Any, what: str, where: str = "") -> str:
 
 
 def _checked_policy(policy: Any, where: str) -> Policy:
-    if not isinstance(policy, Policy):
+    if not is_policy(policy):
         raise JobError(f"{where}: ha={policy!r} is not a policy; use us.PassiveStandby(...) or us.none")
     return policy
 

@@ -11,12 +11,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from understudy.core.choice import Choice, NoPolicy, choose
-from understudy.core.costs import Estimate, Profile, estimate, estimate_source, heard, reach_s
-from understudy.core.operators import OperatorClass, duration
-from understudy.core.policies import ActiveStandby, Auto, PassiveStandby, Policy, UpstreamBackup
+from understudy.core.costs import Estimate, estimate, estimate_source, heard, reach_s
+from understudy.core.operators import OperatorClass
+from understudy.core.policies import Auto, Policy
+from understudy.core.profile import Profile
 from understudy.core.topology import Topology, UnitShape
 from understudy.errors import JobError, SetupError
 from understudy.job import Job
@@ -132,7 +133,7 @@ def _default_stream(job: Job, name: str) -> dict[str, float]:
 
 def goals(topology: Topology) -> list[UnitShape]:
     """The units that have a goal in the place of a policy."""
-    return [unit for unit in topology.units.values() if isinstance(unit.policy, Auto)]
+    return [unit for unit in topology.units.values() if unit.policy.is_goal]
 
 
 def choices(
@@ -141,11 +142,10 @@ def choices(
     """The policy for every unit that has a goal in its place. Raises JobError."""
     chosen: dict[str, Choice] = {}
     for unit in reversed(goals(topology)):  # what protects those below counts
-        assert isinstance(unit.policy, Auto)
         topology = topology.under({name: choice.policy for name, choice in chosen.items()})
         profile = profiles(job, topology, operators, measured)[unit.name]
         try:
-            chosen[unit.name] = choose(unit.policy, profile, _classes(unit, operators))
+            chosen[unit.name] = choose(cast(Auto, unit.policy), profile, _classes(unit, operators))
         except NoPolicy as error:
             where = job.stages[unit.stages[0]].where
             raise JobError(f"{where}: us.auto for unit {unit.name!r}: {error}") from None
@@ -244,29 +244,8 @@ def _kept(
     if sources and len(sources) == len(unit.stages):
         what = "its rows" if any(isinstance(s, SparkSource) for s in sources) else "what each epoch holds"
         return f"{what}, on a standby"
-    if isinstance(policy, UpstreamBackup):
-        inputs = sorted({i for s in unit.stages for i in topology.stages[s].inputs} - set(unit.stages))
-        reach = reach_s(classes)
-        keep = f"{', '.join(inputs)} {'keeps' if len(inputs) == 1 else 'keep'}"
-        if not reach:
-            return f"nothing; {keep} what consumers lack"
-        return f"nothing; {keep} {duration(reach)} of input, {_size(reach * profile.bytes_per_s)}"
-    if isinstance(policy, ActiveStandby):
-        several = f"{policy.backups} running copies" if policy.backups > 1 else "a running copy"
-        return f"{several} with its state, {_size(profile.state_bytes)}"
-    if isinstance(policy, PassiveStandby):
-        hosts = f"{policy.standbys} standbys" if policy.standbys > 1 else "a standby"
-        state = f"state, {_size(profile.state_bytes)}" if profile.state_bytes else "its position"
-        queue = "" if policy.checkpoint == "sweeping" else ", and its output queue"
-        return f"{state}{queue}, on {hosts}; producers keep what came since"
-    return "nothing"
-
-
-def _size(count: float) -> str:
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.2g} {unit}" if count < 100 * size else f"{count / size:.0f} {unit}"
-    return f"{count:.0f} B"
+    inputs = sorted({i for s in unit.stages for i in topology.stages[s].inputs} - set(unit.stages))
+    return policy.kept(profile, inputs, reach_s=reach_s(classes))
 
 
 def _numbers(found: Estimate) -> dict[str, float]:

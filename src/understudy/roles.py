@@ -16,11 +16,11 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from understudy.core.policies import ActiveStandby, PassiveStandby, Policy, none, parse, spell
+from understudy.core.policies import Policy, none, parse, spell
 from understudy.core.topology import Topology
 from understudy.errors import JobError
 
@@ -132,8 +132,4 @@ def _bare(policy: Policy, hosts: int) -> bool:
 
 def _fewer(policy: Policy, backups: int) -> Policy:
     """The nearest policy that makes do with so many hosts besides the primary."""
-    if backups and isinstance(policy, PassiveStandby):
-        return replace(policy, standbys=backups)
-    if backups and isinstance(policy, ActiveStandby):
-        return replace(policy, copies=backups + 1)
-    return none
+    return (policy.with_backups(backups) if backups else None) or none

@@ -157,7 +157,6 @@ def simulate(
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
     """Let a year pass over a job in a data centre with the failures of Meteor Shower's Table I, per policy."""
-    from understudy.core.policies import Auto
     from understudy.job_files import load
     from understudy.roles import read
     from understudy.sim import datacentre, datacentre_page
@@ -169,7 +168,7 @@ def simulate(
         names = [n for n in POLICIES if n not in ("job", "all")]
     try:
         chosen = [_policy(name, k) for name in names]
-        if "job" in names and any(isinstance(unit.policy, Auto) for unit in job.topology().units.values()):
+        if "job" in names and any(unit.policy.is_goal for unit in job.topology().units.values()):
             raise JobError("--policy job: what us.auto chooses is known where the job runs; name policies instead")
         setting = datacentre.Setting(
             hosts=hosts, racks=racks, failures=failures, days=days, seed=seed, placement=placement,  # type: ignore[arg-type]

@@ -9,9 +9,10 @@ from itertools import product
 import pytest
 
 from understudy.core.choice import EVERY, NoPolicy, choose
-from understudy.core.costs import Profile, estimate, reach_s
+from understudy.core.costs import estimate, reach_s
 from understudy.core.operators import Key, Operator, OperatorClass, judge
 from understudy.core.policies import ActiveStandby, Auto, PassiveStandby, Policy, UpstreamBackup, auto, none
+from understudy.core.profile import Profile
 
 INPUT = Operator("StreamingRelationV2")
 MARK = Operator("EventTimeWatermark", children=(INPUT,))

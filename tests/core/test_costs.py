@@ -6,20 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from understudy.core.costs import (
-    ACK_BYTES,
-    CHECKPOINT_BYTES,
-    PACKED_SHARE,
-    SNAPSHOT_BYTES,
-    Heard,
-    Profile,
-    estimate,
-    estimate_source,
-    heard,
-    reach_s,
-)
+from understudy.core.costs import estimate, estimate_source, heard, reach_s
 from understudy.core.operators import Key, Operator, judge
 from understudy.core.policies import ActiveStandby, Hybrid, PassiveStandby, Policy, UpstreamBackup, none
+from understudy.core.profile import ACK_BYTES, CHECKPOINT_BYTES, PACKED_SHARE, SNAPSHOT_BYTES, Heard, Profile
 from understudy.core.topology import StageShape, Topology, UnitShape
 
 BUSY = Profile(rows_per_s=20_000, bytes_per_s=1e6, output_bytes_per_s=1e6, delta_bytes=50_000, state_bytes=1e7)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from understudy.core.costs import Estimate, Profile, estimate, reach_s
+from understudy.core.costs import Estimate, estimate, reach_s
 from understudy.core.operators import OperatorClass, duration
 from understudy.core.policies import ActiveStandby, PassiveStandby, Policy, UpstreamBackup, none
 from understudy.core.policies.auto import Auto
+from understudy.core.profile import Profile
 
 EVERY = ("500ms", "1s", "2s", "5s", "10s")
 """Intervals between checkpoints or acknowledgements to choose from: below the first they cost more than the epoch that

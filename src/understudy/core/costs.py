@@ -9,94 +9,26 @@ output queue costs; sweeping checkpoints carry none, and send what changed in th
 doubles the input, eager delivery the output as well: the 2 and 4 of Gu et al. 2009, Figure 5, beside 1.1 for
 sweeping.
 
-A model for choosing between policies, not a promise: a drill measures.
+A policy's own figures are in its file. A model for choosing between policies, not a promise: a drill measures.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from understudy.core.operators import OperatorClass
-from understudy.core.policies.active import ActiveStandby
 from understudy.core.policies.base import Policy
-from understudy.core.policies.passive import PassiveStandby
-from understudy.core.policies.upstream import UpstreamBackup
+from understudy.core.profile import (
+    ACK_CPU_S,
+    CAPACITY_ROWS_PER_S,
+    COLD_QUERY_S,
+    ENTRY_BYTES,
+    PROMOTE_S,
+    Heard,
+    Profile,
+)
 from understudy.core.topology import Topology
-from understudy.durations import seconds
-
-ACK_BYTES = 110.0
-"""x: an acknowledgement as it is counted, header and all. Level 0 costs none: asking for an epoch says it."""
-CHECKPOINT_BYTES = 1500.0
-"""A checkpoint in which nothing changed: its manifest, and Spark's logs of one batch."""
-ENTRY_BYTES = 200.0
-"""A source's entry on its way to the standby: which rows an epoch holds."""
-CAPTURE_CPU_S = 0.015
-"""To name, hash, pack and send the files of a small checkpoint."""
-PACKED_SHARE = 0.5
-"""What packing leaves of changed state."""
-SNAPSHOT_EPOCHS = 10
-"""How often Spark writes what changed once more, as tables in place of logs (``spark.py``: minDeltasForSnapshot)."""
-SNAPSHOT_BYTES = 7000.0
-"""What RocksDB adds to the tables of a snapshot, packed: its options and its list of files."""
-PACKED_BYTES_PER_S = 50e6
-"""How fast a checkpoint's bytes are hashed and packed, on one core."""
-ACK_CPU_S = 0.001
-"""To send one message and handle it at the other end."""
-PROMOTE_S = 0.05
-"""From the decision until a standby that was held at the door has been let go, or a copy begins to send."""
-DELIVER_S = 0.05
-"""From an epoch's being there until its consumers have it from another host than before."""
-FIRST_BATCH_S = 0.1
-"""What the first batch of a query that was held at the door takes longer than others."""
-OPEN_BYTES_PER_S = 16e9
-"""How fast state is taken over. It is open already, and nothing of it is read, but the more state, the more files are
-looked at and linked, and the first batch finds none of it in memory."""
-COLD_QUERY_S = 6.0
-"""To plan and start a query that was not started ahead of time, on a host whose Spark runs."""
-CAPACITY_ROWS_PER_S = 1e6
-"""What one stage can take in when it is behind."""
-IN_FLIGHT_EPOCHS = 2.0
-"""2d: epochs that are under way between a consumer and what its acknowledgement lets go."""
-
-
-@dataclass(frozen=True)
-class Profile:
-    """What one unit does while all is well. The defaults are those of a small job on a small machine."""
-
-    epoch_s: float = 0.5
-    rows_per_s: float = 1000.0
-    """Rows that come in from other units: λ."""
-    bytes_per_s: float = 50_000.0
-    """Bytes that come in: λc."""
-    output_bytes_per_s: float = 50_000.0
-    state_bytes: float = 0.0
-    delta_bytes: float = 0.0
-    """Bytes of state that an epoch changes."""
-    batch_s: float = 0.25
-    """One epoch, from its being granted to its commit, through all stages of the unit."""
-    behind_s: float = 0.0
-    """By how much the units that read its output acknowledge it late, at most."""
-    heard_every_s: float | None = None
-    """How often they do. None: nobody but sinks reads it, and they acknowledge every epoch."""
-    detection_s: float = 0.05
-    """From a crash to the news of it: a broken connection. A host that hangs is noticed by its heartbeats only."""
-
-    def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if each.name == "heard_every_s" and value is None:
-                continue
-            if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < math.inf:
-                raise ValueError(f"{each.name}={value!r} must be a number, and not negative")
-        if self.epoch_s == 0 or self.batch_s == 0:
-            raise ValueError("epoch_s and batch_s must be longer than nothing")
-
-    @property
-    def step_s(self) -> float:
-        """Between epochs as they come: a unit that takes longer than an epoch is given larger ones, not more."""
-        return max(self.epoch_s, self.batch_s)
 
 
 @dataclass(frozen=True)
@@ -122,8 +54,8 @@ class Estimate:
 
 def estimate(policy: Policy, profile: Profile, *, reach_s: float = 0.0) -> Estimate:
     """``reach_s``: how far back the unit's state reaches into its input, which a replay has to bring again."""
-    sent_per_s, cpu_per_s = _spent(policy, profile)
-    silence_s, worst_s = (_silence_s(policy, profile, reach_s, share) for share in (0.5, 1.0))
+    sent_per_s, cpu_per_s = policy.spent(profile)
+    silence_s, worst_s = (policy.silence_s(profile, reach_s=reach_s, share=share) for share in (0.5, 1.0))
     load = min(0.95, profile.rows_per_s / CAPACITY_ROWS_PER_S)
     return Estimate(
         silence_s=silence_s,
@@ -154,79 +86,7 @@ def reach_s(operators: list[OperatorClass]) -> float:
     return sum(found.window.reach_s for found in operators if found.window is not None)
 
 
-def _silence_s(policy: Policy, profile: Profile, reach_s: float, share: float) -> float:
-    """Detection, then K until the unit runs again, then Q epochs made again, then the first new one. ``share`` of an
-    interval M has passed when it crashes."""
-    step_s, batch_s, detection_s = profile.step_s, profile.batch_s, profile.detection_s
-    if policy.recovery == "gap":
-        return detection_s + COLD_QUERY_S + batch_s
-    if isinstance(policy, UpstreamBackup):
-        again = (reach_s + share * _ack_every_s(policy, profile)) / step_s + IN_FLIGHT_EPOCHS
-        return detection_s + PROMOTE_S + FIRST_BATCH_S + (again + 1) * batch_s  # its spare is held at the door
-    if isinstance(policy, ActiveStandby):
-        return DELIVER_S if _delivers_twice(policy, profile) else detection_s + PROMOTE_S + DELIVER_S
-    assert isinstance(policy, PassiveStandby)
-    every_s = _checkpoint_every_s(policy, profile)
-    again = share * every_s / step_s
-    if policy.checkpoint == "sweeping":
-        again += profile.behind_s / step_s
-    opening_s = FIRST_BATCH_S + profile.state_bytes / OPEN_BYTES_PER_S
-    return detection_s + PROMOTE_S + opening_s + (again + 1) * batch_s
-
-
-def _spent(policy: Policy, profile: Profile) -> tuple[float, float]:
-    """Bytes and CPU seconds that protection takes, per second."""
-    if isinstance(policy, UpstreamBackup):
-        acks_per_s = policy.k / _ack_every_s(policy, profile)
-        return ACK_BYTES * acks_per_s, ACK_CPU_S * acks_per_s
-    if isinstance(policy, ActiveStandby):
-        copied = profile.bytes_per_s + (2 * profile.output_bytes_per_s if _delivers_twice(policy, profile) else 0.0)
-        sent_per_s = copied + 2 * ACK_BYTES / profile.step_s
-        return policy.backups * sent_per_s, policy.backups * profile.batch_s / profile.step_s
-    if isinstance(policy, PassiveStandby):
-        every_s = _checkpoint_every_s(policy, profile)
-        changed_per_s = PACKED_SHARE * profile.delta_bytes / profile.step_s
-        if profile.state_bytes:
-            tables = PACKED_SHARE * min(profile.state_bytes, SNAPSHOT_EPOCHS * profile.delta_bytes)
-            changed_per_s += (SNAPSHOT_BYTES + tables) / max(SNAPSHOT_EPOCHS * profile.step_s, every_s)
-        if policy.checkpoint != "sweeping":
-            changed_per_s += profile.output_bytes_per_s
-        sent_per_s = changed_per_s + (CHECKPOINT_BYTES + ACK_BYTES) / every_s
-        cpu_per_s = CAPTURE_CPU_S / every_s + changed_per_s / PACKED_BYTES_PER_S
-        return policy.standbys * sent_per_s, policy.standbys * cpu_per_s
-    return 0.0, 0.0
-
-
-def _ack_every_s(policy: UpstreamBackup, profile: Profile) -> float:
-    """With every epoch, or less often."""
-    return max(profile.step_s, _given_ack_every_s(policy))
-
-
-def _given_ack_every_s(policy: UpstreamBackup) -> float:
-    return 0.0 if policy.ack_every is None else seconds(policy.ack_every, what="ack_every")
-
-
-def _checkpoint_every_s(policy: PassiveStandby, profile: Profile) -> float:
-    """A sweep comes from below; only a unit that nobody but sinks reads begins one itself."""
-    if policy.checkpoint != "sweeping" or profile.heard_every_s is None:
-        return policy.every_s
-    return profile.heard_every_s
-
-
-def _delivers_twice(policy: ActiveStandby, profile: Profile) -> bool:
-    """Sinks are written by the primary alone, so eager delivery needs other units to deliver to."""
-    return policy.eager and profile.heard_every_s is not None
-
-
 # -- what a unit hears from those below it --------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Heard:
-    """How acknowledgements come: ``behind_s`` late, and one ``every_s``."""
-
-    behind_s: float
-    every_s: float
 
 
 def heard(topology: Topology, operators: Mapping[str, OperatorClass], epoch_s: float) -> dict[str, dict[str, Heard]]:
@@ -235,24 +95,9 @@ def heard(topology: Topology, operators: Mapping[str, OperatorClass], epoch_s: f
     for name in reversed(list(topology.stages)):
         consumers = [stage.name for stage in topology.stages.values() if name in stage.inputs]
         found[name] = {
-            consumer: _acknowledges(
-                topology.units[topology.unit_of[consumer]].policy, operators.get(consumer), found[consumer], epoch_s
+            consumer: topology.units[topology.unit_of[consumer]].policy.acknowledges(
+                found[consumer], epoch_s=epoch_s, reach_s=reach_s([o for n, o in operators.items() if n == consumer])
             )
             for consumer in consumers
         }
     return found
-
-
-def _acknowledges(policy: Policy, operator: OperatorClass | None, below: Mapping[str, Heard], epoch_s: float) -> Heard:
-    if isinstance(policy, PassiveStandby) and policy.checkpoint == "sweeping":
-        # A sweep comes from below, and goes on upwards at once.
-        every_s = max((each.every_s for each in below.values()), default=policy.every_s)
-        behind_s = max((each.behind_s for each in below.values()), default=0.0)
-        return Heard(behind_s, max(every_s, epoch_s))
-    if isinstance(policy, PassiveStandby):
-        return Heard(0.0, policy.every_s)
-    if isinstance(policy, UpstreamBackup):
-        every_s = max(epoch_s, _given_ack_every_s(policy))
-        window = None if operator is None else operator.window
-        return Heard(every_s + (0.0 if window is None else window.reach_s), every_s)
-    return Heard(0.0, epoch_s)

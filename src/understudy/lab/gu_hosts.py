@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from understudy.cli import FAST_START
-from understudy.core.costs import SNAPSHOT_EPOCHS
 from understudy.core.policies import ActiveStandby, PassiveStandby, Policy, none
 from understudy.core.policies.spelling import spell
+from understudy.core.profile import SNAPSHOT_EPOCHS
 from understudy.drill import copies_in_step
 from understudy.errors import UnderstudyError
 from understudy.lab import gu_chain
@@ -123,8 +123,7 @@ class Experiment:
     @property
     def every_s(self) -> float:
         """Between the second unit's checkpoints; 0 when there are none."""
-        policy = self.policies[1]
-        return policy.every_s if isinstance(policy, PassiveStandby) else 0.0
+        return self.policies[1].checkpoint_s or 0.0
 
 
 def plan(measuring: Measuring) -> list[Experiment]:

@@ -25,7 +25,7 @@ from understudy.core.failover import Failover
 from understudy.core.monitoring import OWNER
 from understudy.core.operators import OperatorClass
 from understudy.core.plans import Plan, UnitPlan
-from understudy.core.policies import Auto, Policy, parse, spell
+from understudy.core.policies import Policy, parse, spell
 from understudy.core.readiness import Readiness
 from understudy.errors import HostsUnavailable, JobError, OwnFault, SetupError, StageFailed, UnderstudyError
 from understudy.job import Job
@@ -641,7 +641,7 @@ class Coordinator:
             raise JobError(f"there is no unit {unit!r}; units are: {', '.join(topology.units)}")
         if any(not topology.stages[stage].inputs for stage in topology.units[unit].stages):
             raise JobError(f"unit {unit!r} has a source, and that is always a passive standby; choose another unit")
-        if isinstance(policy, Auto):
+        if policy.is_goal:
             raise JobError("us.auto is a goal, met when a job is started; `understudy plan` shows with which policy")
         with self.changed:
             alive = len(self.failover.alive)

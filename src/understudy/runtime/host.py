@@ -423,8 +423,9 @@ class Host:
     def stream(self, name: str) -> Stream | None:
         """The producing end of a stream that is sent from here."""
         mine = self.stages.get(name)
-        if isinstance(mine, STANDBYS) and not self.topology.units[mine.unit].policy.eager:
-            return None
+        if isinstance(mine, STANDBYS):
+            sends = self.topology.units[mine.unit].policy.eager
+            return self.output(name) if sends else None
         return self.output(name)
 
     def output(self, name: str) -> Stream | None:

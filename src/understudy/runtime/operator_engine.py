@@ -102,7 +102,7 @@ class Living:
         self.stage, self.host, self._operator = stage, stage.host, operator
         self._process = process
         self._saves = Saves(stage.state)
-        self._saving = Saving(stage.policy.version_s)
+        self._saving = Saving(stage.policy.checkpoint_s)
         self._busy = threading.Lock()
         """Held by whoever has the object process an epoch, or save what it made of it."""
         self._at = stage.start_epoch

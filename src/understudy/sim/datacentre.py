@@ -33,7 +33,7 @@ from typing import Any, Literal
 
 from understudy.core.failover import Begin, Event, Failover, HostJoined, Publish, Say, StandbyReady
 from understudy.core.plans import Plan, UnitPlan
-from understudy.core.policies import ActiveStandby, Hybrid, PassiveStandby, Policy, UpstreamBackup, none
+from understudy.core.policies import ActiveStandby, Hybrid, PassiveStandby, Policy, UpstreamBackup, is_policy, none
 from understudy.core.topology import Topology, UnitShape
 from understudy.sim.datacentre_page import Result, describe
 from understudy.sim.engine import Engine
@@ -131,7 +131,7 @@ class Setting:
             raise ValueError(f"seed={self.seed!r} must be a whole number")
         if self.placement not in ("spread", "packed"):
             raise ValueError(f"placement={self.placement!r} is not known; use 'spread' or 'packed'")
-        if self.policy is not None and not isinstance(self.policy, Policy):
+        if self.policy is not None and not is_policy(self.policy):
             raise ValueError(f"policy={self.policy!r} is not a policy; use None for the job's own, or PassiveStandby()")
         failure_model(self.failures)
 
@@ -509,11 +509,11 @@ def bandwidth_share(topology: Topology, setting: Setting) -> float:
             total += (policy.levels + 1) * ids / setting.epoch_s
         elif policy.standby_runs:
             total += policy.backups * (data * (2 if policy.eager else 1) + 3 * ids / setting.epoch_s)
-        elif isinstance(policy, PassiveStandby):
-            taken = 0.0 if _is_source(topology, shape) else data * policy.every_s
+        elif (every_s := policy.checkpoint_s) is not None:
+            taken = 0.0 if _is_source(topology, shape) else data * every_s
             sent = min(setting.state_bytes, setting.state_share * taken)
-            sent += 0.0 if policy.checkpoint == "sweeping" else taken
-            total += policy.backups * (sent + 2 * ids) / policy.every_s
+            sent += taken if policy.carries_queue else 0.0
+            total += policy.backups * (sent + 2 * ids) / every_s
     return total / (data * len(topology.units))
 
 

@@ -6,7 +6,7 @@ over after a crash is decided in ``core/failover.py`` from the policy's traits.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeGuard
 
 from understudy.core.policies.active import ActiveStandby
 from understudy.core.policies.auto import Auto
@@ -18,6 +18,10 @@ from understudy.core.policies.spelling import parse, spell
 from understudy.core.policies.upstream import UpstreamBackup
 
 none = NoProtection()
+
+
+def is_policy(value: object) -> TypeGuard[Policy]:
+    return isinstance(value, Policy)
 
 
 def auto(
@@ -38,6 +42,7 @@ __all__ = [
     "StageRole",
     "UpstreamBackup",
     "auto",
+    "is_policy",
     "none",
     "parse",
     "spell",

@@ -8,8 +8,8 @@ same epochs, the paper's mapping of trim messages through indicators is the iden
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, get_args
 
 from understudy.core.acks import FINAL
@@ -30,6 +30,7 @@ from understudy.core.policies.base import (
     positive,
 )
 from understudy.core.policies.passive import RETRY_S, sooner
+from understudy.core.profile import ACK_BYTES, DELIVER_S, PROMOTE_S, Profile, size
 
 Delivery = Literal["lazy", "eager"]
 
@@ -72,8 +73,29 @@ class ActiveStandby(Policy):
         several = f", {self.copies} copies" if self.copies > 2 else ""
         return f"{self.kind}{', eager' if self.eager else ''}{several}"
 
+    def with_backups(self, backups: int) -> ActiveStandby:
+        return replace(self, copies=backups + 1)
+
     def protect(self, stages: Iterable[StageRole]) -> Active:
         return Active(stages)
+
+    # -- what to expect -----------------------------------------------------------------------------------------------
+
+    def silence_s(self, profile: Profile, *, reach_s: float, share: float) -> float:
+        return DELIVER_S if self._delivers_twice(profile) else profile.detection_s + PROMOTE_S + DELIVER_S
+
+    def spent(self, profile: Profile) -> tuple[float, float]:
+        copied = profile.bytes_per_s + (2 * profile.output_bytes_per_s if self._delivers_twice(profile) else 0.0)
+        sent_per_s = copied + 2 * ACK_BYTES / profile.step_s
+        return self.backups * sent_per_s, self.backups * profile.batch_s / profile.step_s
+
+    def _delivers_twice(self, profile: Profile) -> bool:
+        """Sinks are written by the primary alone, so eager delivery needs other units to deliver to."""
+        return self.eager and profile.heard_every_s is not None
+
+    def kept(self, profile: Profile, inputs: Sequence[str], *, reach_s: float) -> str:
+        several = f"{self.backups} running copies" if self.backups > 1 else "a running copy"
+        return f"{several} with its state, {size(profile.state_bytes)}"
 
 
 @dataclass(slots=True)

@@ -39,6 +39,10 @@ class Auto(Policy):
                 )
 
     @property
+    def is_goal(self) -> bool:
+        return True
+
+    @property
     def recovery_s(self) -> float:
         return seconds(self.recovery_time, what="recovery_time")
 

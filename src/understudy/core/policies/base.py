@@ -12,11 +12,12 @@ by. Levels between exist for upstream backup with K > 1 only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
 from understudy.core.acks import FINAL
+from understudy.core.profile import COLD_QUERY_S, Heard, Profile
 
 Recovery = Literal["gap", "standby", "replay"]
 """Who takes over: a fresh copy that lost everything, a standby that holds the state, or a fresh copy that rebuilds the
@@ -188,7 +189,8 @@ class Protection(Protocol):
 
 @dataclass(frozen=True)
 class Policy:
-    """Base of all policies. Adding one means adding a file beside this one and its name in ``__init__``."""
+    """Base of all policies. Adding one means adding a file beside this one: what it is called, what it does for a unit,
+    and what to expect of it. It is known by its ``kind`` as soon as it is imported."""
 
     kind: ClassVar[str] = ""
 
@@ -231,9 +233,19 @@ class Policy:
         return False
 
     @property
-    def version_s(self) -> float | None:
-        """How far apart states may be that can be captured; None: it makes no difference."""
+    def checkpoint_s(self) -> float | None:
+        """Between two checkpoints of a unit; None where it takes none, or one for each standby."""
         return None
+
+    @property
+    def carries_queue(self) -> bool:
+        """Checkpoints have the output that consumers are not done with."""
+        return False
+
+    @property
+    def is_goal(self) -> bool:
+        """No policy yet: one is to be chosen that meets it."""
+        return False
 
     @property
     def levels(self) -> int:
@@ -243,9 +255,33 @@ class Policy:
     def describe(self) -> str:
         return self.kind
 
+    def with_backups(self, backups: int) -> Policy | None:
+        """The same with so many hosts besides the primary, at least one; None where it has none at all."""
+        return None
+
     def protect(self, stages: Iterable[StageRole]) -> Protection:
         """The machine for one running unit of these stages."""
         raise NotImplementedError
+
+    # -- what to expect (``core.costs``) ------------------------------------------------------------------------------
+
+    def silence_s(self, profile: Profile, *, reach_s: float, share: float) -> float:
+        """From a crash to the first new output: detection, then K until the unit runs again, then Q epochs made again,
+        then the first new one. ``share`` of an interval has passed when it crashes; ``reach_s``: how far back the
+        unit's state reaches into its input."""
+        return profile.detection_s + COLD_QUERY_S + profile.batch_s
+
+    def spent(self, profile: Profile) -> tuple[float, float]:
+        """Bytes and CPU seconds that protection takes, per second."""
+        return 0.0, 0.0
+
+    def acknowledges(self, below: Mapping[str, Heard], *, epoch_s: float, reach_s: float) -> Heard:
+        """How a stage acknowledges its input, when those ``below`` it do so."""
+        return Heard(0.0, epoch_s)
+
+    def kept(self, profile: Profile, inputs: Sequence[str], *, reach_s: float) -> str:
+        """In words: what is kept of a unit that reads these streams, and where."""
+        return "nothing"
 
 
 def positive(what: str, value: int) -> int:

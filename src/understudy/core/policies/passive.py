@@ -14,8 +14,8 @@ is still there. That a version can be read again is the store's promise; it keep
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, get_args
 
 from understudy.core.acks import FINAL
@@ -39,6 +39,21 @@ from understudy.core.policies.base import (
     StandbysChanged,
     Tick,
     positive,
+)
+from understudy.core.profile import (
+    ACK_BYTES,
+    CAPTURE_CPU_S,
+    CHECKPOINT_BYTES,
+    FIRST_BATCH_S,
+    OPEN_BYTES_PER_S,
+    PACKED_BYTES_PER_S,
+    PACKED_SHARE,
+    PROMOTE_S,
+    SNAPSHOT_BYTES,
+    SNAPSHOT_EPOCHS,
+    Heard,
+    Profile,
+    size,
 )
 from understudy.durations import seconds
 
@@ -85,8 +100,15 @@ class PassiveStandby(Policy):
         return seconds(self.every, what="every")
 
     @property
-    def version_s(self) -> float:
+    def checkpoint_s(self) -> float:
         return self.every_s
+
+    @property
+    def carries_queue(self) -> bool:
+        return self.checkpoint != "sweeping"
+
+    def with_backups(self, backups: int) -> PassiveStandby:
+        return replace(self, standbys=backups)
 
     def describe(self) -> str:
         several = f" on {self.standbys} hosts" if self.standbys > 1 else ""
@@ -97,6 +119,47 @@ class PassiveStandby(Policy):
             "sweeping": Sweeping, "individual": Individual, "synchronous": Synchronous,
         }  # fmt: skip
         return machines[self.checkpoint](stages, every_s=self.every_s)
+
+    # -- what to expect -----------------------------------------------------------------------------------------------
+
+    def silence_s(self, profile: Profile, *, reach_s: float, share: float) -> float:
+        again = share * self._taken_every_s(profile) / profile.step_s
+        if not self.carries_queue:
+            again += profile.behind_s / profile.step_s
+        opening_s = FIRST_BATCH_S + profile.state_bytes / OPEN_BYTES_PER_S
+        return profile.detection_s + PROMOTE_S + opening_s + (again + 1) * profile.batch_s
+
+    def spent(self, profile: Profile) -> tuple[float, float]:
+        every_s = self._taken_every_s(profile)
+        changed_per_s = PACKED_SHARE * profile.delta_bytes / profile.step_s
+        if profile.state_bytes:
+            tables = PACKED_SHARE * min(profile.state_bytes, SNAPSHOT_EPOCHS * profile.delta_bytes)
+            changed_per_s += (SNAPSHOT_BYTES + tables) / max(SNAPSHOT_EPOCHS * profile.step_s, every_s)
+        if self.carries_queue:
+            changed_per_s += profile.output_bytes_per_s
+        sent_per_s = changed_per_s + (CHECKPOINT_BYTES + ACK_BYTES) / every_s
+        cpu_per_s = CAPTURE_CPU_S / every_s + changed_per_s / PACKED_BYTES_PER_S
+        return self.standbys * sent_per_s, self.standbys * cpu_per_s
+
+    def _taken_every_s(self, profile: Profile) -> float:
+        """A sweep comes from below; only a unit that nobody but sinks reads begins one itself."""
+        if self.carries_queue or profile.heard_every_s is None:
+            return self.every_s
+        return profile.heard_every_s
+
+    def acknowledges(self, below: Mapping[str, Heard], *, epoch_s: float, reach_s: float) -> Heard:
+        if self.carries_queue:
+            return Heard(0.0, self.every_s)
+        # A sweep comes from below, and goes on upwards at once.
+        every_s = max((each.every_s for each in below.values()), default=self.every_s)
+        behind_s = max((each.behind_s for each in below.values()), default=0.0)
+        return Heard(behind_s, max(every_s, epoch_s))
+
+    def kept(self, profile: Profile, inputs: Sequence[str], *, reach_s: float) -> str:
+        hosts = f"{self.standbys} standbys" if self.standbys > 1 else "a standby"
+        state = f"state, {size(profile.state_bytes)}" if profile.state_bytes else "its position"
+        queue = ", and its output queue" if self.carries_queue else ""
+        return f"{state}{queue}, on {hosts}; producers keep what came since"
 
 
 @dataclass(slots=True)

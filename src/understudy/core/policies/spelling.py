@@ -6,6 +6,7 @@ to one option may stand alone: ``passive-standby individual 200ms``.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any, get_args, get_type_hints
 
@@ -17,18 +18,27 @@ from understudy.core.policies.none import NoProtection
 from understudy.core.policies.passive import PassiveStandby
 from understudy.core.policies.upstream import UpstreamBackup
 
-KINDS: dict[str, type[Policy]] = {
-    kind.kind.replace(" ", "-"): kind
-    for kind in (NoProtection, PassiveStandby, ActiveStandby, UpstreamBackup, Hybrid, Auto)
-}
+_OURS = (NoProtection, PassiveStandby, ActiveStandby, UpstreamBackup, Hybrid, Auto)
+
+
+def kinds() -> dict[str, type[Policy]]:
+    """Every policy that was imported, by its name: ours first."""
+    found: dict[type[Policy], None] = dict.fromkeys([*_OURS, *_below(Policy)])
+    return {kind.kind.replace(" ", "-"): kind for kind in found}
+
+
+def _below(kind: type[Policy]) -> Iterator[type[Policy]]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from _below(each)
 
 
 def parse(text: str, **options: Any) -> Policy:
     """The policy that ``text`` spells; ``options`` come on top. Raises ValueError, naming what there is."""
     name, *words = text.split() or [""]
-    kind = KINDS.get(name)
+    kind = kinds().get(name)
     if kind is None:
-        raise ValueError(f"unknown policy {name!r}; policies are: {', '.join(KINDS)}")
+        raise ValueError(f"unknown policy {name!r}; policies are: {', '.join(kinds())}")
     known = [f.name for f in fields(kind)]
     given: dict[str, Any] = {}
     for word in words:
@@ -51,7 +61,7 @@ def parse(text: str, **options: Any) -> Policy:
 
 def spell(policy: Policy) -> str:
     """The shortest words that ``parse`` turns into this policy again."""
-    name = next(name for name, kind in KINDS.items() if kind is type(policy))
+    name = type(policy).kind.replace(" ", "-")
     changed = [f for f in fields(policy) if getattr(policy, f.name) != f.default]
     return " ".join([name, *(f"{f.name}={getattr(policy, f.name)}".replace(" ", "") for f in changed)])
 

@@ -10,11 +10,12 @@ without state needs nothing of the epochs that its consumers have.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from understudy.core.acks import FINAL, Indicators
+from understudy.core.operators import duration
 from understudy.core.policies.base import (
     Acked,
     AckUpstream,
@@ -27,6 +28,16 @@ from understudy.core.policies.base import (
     Recovery,
     StageRole,
     positive,
+)
+from understudy.core.profile import (
+    ACK_BYTES,
+    ACK_CPU_S,
+    FIRST_BATCH_S,
+    IN_FLIGHT_EPOCHS,
+    PROMOTE_S,
+    Heard,
+    Profile,
+    size,
 )
 from understudy.durations import seconds
 
@@ -82,8 +93,36 @@ class UpstreamBackup(Policy):
         return f"{self.kind}{depth}{f', acks every {self.ack_every}' if self.ack_every is not None else ''}"
 
     def protect(self, stages: Iterable[StageRole]) -> Replayable:
-        every_s = None if self.ack_every is None else seconds(self.ack_every, what="ack_every")
-        return Replayable(stages, k=self.k, ack_every_s=every_s)
+        return Replayable(stages, k=self.k, ack_every_s=self._ack_every_s)
+
+    @property
+    def _ack_every_s(self) -> float | None:
+        return None if self.ack_every is None else seconds(self.ack_every, what="ack_every")
+
+    # -- what to expect -----------------------------------------------------------------------------------------------
+
+    def _acks_every_s(self, step_s: float) -> float:
+        """With every epoch, or less often."""
+        return max(step_s, self._ack_every_s or 0.0)
+
+    def silence_s(self, profile: Profile, *, reach_s: float, share: float) -> float:
+        again = (reach_s + share * self._acks_every_s(profile.step_s)) / profile.step_s + IN_FLIGHT_EPOCHS
+        # Its spare is held at the door.
+        return profile.detection_s + PROMOTE_S + FIRST_BATCH_S + (again + 1) * profile.batch_s
+
+    def spent(self, profile: Profile) -> tuple[float, float]:
+        acks_per_s = self.k / self._acks_every_s(profile.step_s)
+        return ACK_BYTES * acks_per_s, ACK_CPU_S * acks_per_s
+
+    def acknowledges(self, below: Mapping[str, Heard], *, epoch_s: float, reach_s: float) -> Heard:
+        every_s = self._acks_every_s(epoch_s)
+        return Heard(every_s + reach_s, every_s)
+
+    def kept(self, profile: Profile, inputs: Sequence[str], *, reach_s: float) -> str:
+        keep = f"{', '.join(inputs)} {'keeps' if len(inputs) == 1 else 'keep'}"
+        if not reach_s:
+            return f"nothing; {keep} what consumers lack"
+        return f"nothing; {keep} {duration(reach_s)} of input, {size(reach_s * profile.bytes_per_s)}"
 
 
 class _Stage:
