@@ -10,28 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import pyarrow as pa
-
-from understudy.errors import JobError
-from understudy.sinks import FolderSink
-
 if TYPE_CHECKING:
-    from understudy.core.operators import OperatorClass
-    from understudy.job import Stage
     from understudy.runtime import wire
-    from understudy.runtime.checkpoints import CheckpointStore
     from understudy.runtime.shipping import Shipper
-    from understudy.runtime.stage import RunningStage
-
-
-def require_writable(stage: Stage, schema: pa.Schema) -> None:
-    """Raises JobError where one of a stage's sinks cannot write rows of this schema."""
-    for name, sink in stage.sinks.items():
-        try:
-            if isinstance(sink, FolderSink):
-                sink.try_on(schema.empty_table())
-        except Exception as error:
-            raise JobError(f"{stage.where}: sink {name!r} cannot write what {stage.name!r} makes: {error}") from error
 
 
 Ended = tuple[str, str]
@@ -76,7 +57,7 @@ class Engine(Protocol):
 
 
 class Armed(Protocol):
-    """A stage that is ready to be run, on a standby's store or from nothing; what ``Kind.arm`` returns.
+    """A stage that is ready to be run, on a standby's store or from nothing; what ``kinds.Kind.arm`` returns.
 
     ``lock`` is held by whoever changes or copies the store. To take over: ``abandon``; with ``lock`` held, ``take`` and
     ``catch_up``; then register the running stage, and ``release``.
@@ -100,7 +81,7 @@ class Armed(Protocol):
         ...
 
     def take(self) -> Any:
-        """What is ready, for ``Kind.engine``; None if nothing is. It is the caller's now."""
+        """What is ready, for ``kinds.Kind.engine``; None if nothing is. It is the caller's now."""
         ...
 
     def catch_up(self) -> Any:
@@ -115,29 +96,3 @@ class Armed(Protocol):
         ...
 
     def stop(self) -> None: ...
-
-
-class Kind(Protocol):
-    """What a host knows of one kind of stages."""
-
-    def check(self, stage: str) -> None:
-        """Build it once, so that mistakes show before anything runs. Raises JobError."""
-        ...
-
-    def judged(self, stage: str) -> OperatorClass | None:
-        """What it remembers, and whether it gives the same again; None for a source that the host reads."""
-        ...
-
-    def schema(self, stage: str) -> str:
-        """In Spark's words, as checkpoints name it."""
-        ...
-
-    def arrow_schema(self, stage: str) -> pa.Schema: ...
-
-    def engine(self, stage: RunningStage, ready: Any) -> Engine:
-        """``ready``: what ``Armed.take`` returned, if anything."""
-        ...
-
-    def arm(self, stage: str, *, unit: str, generation: int, store: CheckpointStore, stateless: bool = False) -> Armed:
-        """Get a standby ready on a store. ``stateless``: it will begin from nothing."""
-        ...

@@ -34,15 +34,14 @@ from understudy.core.policies import Policy, parse
 from understudy.errors import SetupError, UnderstudyError
 from understudy.job import Job
 from understudy.runtime import wire
-from understudy.runtime.engine import Kind
+from understudy.runtime.kinds import Kind, OperatorKind, PreparedKind, SparkKind
 from understudy.runtime.monitor import MonitorRole
-from understudy.runtime.operator_engine import OperatorKind, PreparedKind
 from understudy.runtime.payloads import Payloads
 from understudy.runtime.rehearsal import Rehearsal, Turns
 from understudy.runtime.roles import STANDBYS, Roles
 from understudy.runtime.spare import Spare
 from understudy.runtime.spark import Plans, require_replayable, start_session
-from understudy.runtime.spark_engine import RUN, SparkEngine, SparkKind
+from understudy.runtime.spark_engine import RUN, SparkEngine
 from understudy.runtime.spark_io import TLS_VARIABLE, TOKEN_VARIABLE
 from understudy.runtime.spark_jvm import require_java
 from understudy.runtime.stage import RunningStage

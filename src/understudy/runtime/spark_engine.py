@@ -12,23 +12,17 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from understudy.core.failover import CODE
-from understudy.core.operators import OperatorClass
 from understudy.core.windows import Windows
 from understudy.errors import JobError
 from understudy.runtime import blame, wire
-from understudy.runtime.armed import ArmedQuery
 from understudy.runtime.arrow_types import collect
-from understudy.runtime.engine import require_writable
 from understudy.runtime.spark import WORKER_LATE, root_cause
 from understudy.runtime.spark_files import files_of_version, next_watermark_ms, sizes_of_version
-from understudy.schemas import spark_words
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from understudy.runtime.checkpoints import CheckpointStore
     from understudy.runtime.engine import Ended
-    from understudy.runtime.host import Host
     from understudy.runtime.shipping import Shipper
     from understudy.runtime.stage import RunningStage
 
@@ -182,39 +176,3 @@ class SparkEngine:
         path = self.stage.folder / "windows.json"
         path.write_text(json.dumps(self._windows.history(epoch)))
         return {path.name: path}
-
-
-class SparkKind:
-    """Stages that are queries."""
-
-    def __init__(self, host: Host) -> None:
-        self.host = host
-
-    def check(self, stage: str) -> None:
-        """Raises JobError."""
-        declared = self.host.job.stages[stage].declared_schema()
-        if declared is None:
-            self.host.wait_for_plans().require_sendable(stage)
-        else:
-            require_writable(self.host.job.stages[stage], declared)
-
-    def judged(self, stage: str) -> OperatorClass | None:
-        """None for a source that the host reads without Spark."""
-        if self.host.job.stages[stage].declared_schema() is not None:
-            return None
-        return self.host.wait_for_plans().operators(stage)
-
-    def schema(self, stage: str) -> str:
-        declared = self.host.job.stages[stage].declared_schema()
-        return self.host.wait_for_plans().schema(stage).simpleString() if declared is None else spark_words(declared)
-
-    def arrow_schema(self, stage: str) -> pa.Schema:
-        return self.host.wait_for_plans().arrow_schema(stage)
-
-    def engine(self, stage: RunningStage, ready: Any) -> SparkEngine:
-        return SparkEngine(stage, ready)
-
-    def arm(
-        self, stage: str, *, unit: str, generation: int, store: CheckpointStore, stateless: bool = False
-    ) -> ArmedQuery:
-        return ArmedQuery(self.host, stage, unit=unit, generation=generation, store=store, stateless=stateless)
