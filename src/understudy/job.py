@@ -16,8 +16,8 @@ from understudy.durations import seconds
 from understudy.errors import JobError
 from understudy.operators import Operator, checked
 from understudy.roles import ROLES, UnitRoles, given, policy_of
-from understudy.sinks import AnySink, ConsoleSink, FolderSink, ForeachSink
-from understudy.sources import AnySource, FolderSource, RateSource, RecordedSource, SparkSource
+from understudy.sinks import Sink
+from understudy.sources import AnySource, RecordedSource, Source, SparkSource
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,7 +50,7 @@ class Stage:
     ha: Policy | None = None
     unit: str | None = None
     roles: UnitRoles = field(default_factory=UnitRoles)
-    sinks: dict[str, AnySink] = field(default_factory=dict)
+    sinks: dict[str, Sink] = field(default_factory=dict)
 
     def declared_schema(self) -> pa.Schema | None:
         """Of its stream, where the job says it; None where Spark has to be asked."""
@@ -94,8 +94,11 @@ class Job:
                 f"{where}: source {name!r} cannot have ha=us.none: what a source keeps costs a few bytes per "
                 "epoch and everything downstream is recovered from it"
             )
-        if not isinstance(source, (RateSource, FolderSource, SparkSource)):
-            raise JobError(f"{where}: source {name!r} got {source!r}; use us.sources.rate, .folder or .spark")
+        if not isinstance(source, (Source, SparkSource)):
+            raise JobError(
+                f"{where}: source {name!r} got {source!r}; use us.sources.rate, .folder or .spark, or an object of a "
+                "class of your own that derives from us.sources.Source"
+            )
         roles = _checked_roles(f"{where}: source {name!r}", host, standbys, state, monitor)
         return self._add(Stage(name, where, source=source, ha=ha, roles=roles))
 
@@ -163,15 +166,16 @@ class Job:
 
         return decorate
 
-    def sink(self, stream: Stream | str, sink: AnySink, *, name: str | None = None) -> None:
+    def sink(self, stream: Stream | str, sink: Sink, *, name: str | None = None) -> None:
         """Send a stream out; see ``understudy.sinks``. A stream may have several sinks."""
         where = _caller()
         stage = self.stages.get(self._stream_name(stream, where))
         if stage is None:
             raise JobError(f"{where}: sink on unknown stream {stream!r}; streams so far: {self._known()}")
-        if not isinstance(sink, (FolderSink, ConsoleSink, ForeachSink)):
+        if not isinstance(sink, Sink):
             raise JobError(
-                f"{where}: {sink!r} is not a sink; use us.sinks.parquet, .json_lines, .console, .foreach_epoch"
+                f"{where}: {sink!r} is not a sink; use us.sinks.parquet, .json_lines, .console, .foreach_epoch, or an "
+                "object of a class of your own that derives from us.sinks.Sink"
             )
         taken = {n for s in self.stages.values() for n in s.sinks}
         label = name or next(
@@ -215,7 +219,7 @@ class Job:
         sinks = (sink for stage in self.stages.values() for sink in stage.sinks.values())
         return (
             any(stage.function is not None or isinstance(stage.source, SparkSource) for stage in self.stages.values())
-            or any(isinstance(sink, ForeachSink) for sink in sinks)
+            or any(sink.needs_spark for sink in sinks)
         )  # fmt: skip
 
     def policy(self, stage: str) -> Policy:

@@ -4,6 +4,8 @@ A folder sink keeps one sub-folder per epoch, ``epoch=000000000012/part-0.parque
 a table partitioned by ``epoch``. A writer that begins adds nothing to epochs up to the newest that is there, and a
 writer of an older generation is refused, so neither a takeover nor a primary that wakes up again can add a row, and
 what was lost without protection stays a gap: it is not filled after what follows it was read.
+
+To write elsewhere, derive from ``Sink`` in a package of your own, and pass its object to ``job.sink``.
 """
 
 from __future__ import annotations
@@ -14,11 +16,12 @@ import json
 import os
 import shutil
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -34,13 +37,43 @@ class Fenced(Exception):
 
 
 class Writer(Protocol):
-    """Call ``write`` once per epoch, in order; it returns when the epoch is durable. Raises Fenced."""
+    """Writes one stream's epochs, for one generation of the unit that makes them.
+
+    ``write`` is called once per epoch, in order, and must return only when the epoch is durable: it is acknowledged
+    then, and may be forgotten everywhere else. When it throws, or its host dies in the middle, nobody knows whether the
+    epoch was written: another writer, of a newer generation, is given it again, and some before it. A sink is *exactly
+    once* when its writers, in one step with writing, refuse to go on once a newer generation has opened it (raise
+    ``Fenced``), and skip epochs up to the newest that is there. Without that it is at least once, by epoch number.
+    """
 
     def write(self, epoch: int, table: pa.Table) -> None: ...
 
 
+class Sink(ABC):
+    """Where a stream goes. Objects travel with the job file to every host: keep names and settings in them, and open
+    connections in ``open``."""
+
+    needs_spark: ClassVar[bool] = False
+    """It calls ``spark`` when it is opened or written to."""
+
+    @abstractmethod
+    def open(self, generation: int, spark: Callable[[], SparkSession]) -> Writer:
+        """On the host that makes the stream, at the start and after every takeover; a later generation is higher."""
+
+    def clear(self) -> None:  # noqa: B027 - many have nothing to forget
+        """Forget everything written: the job starts over (``--fresh``)."""
+
+    def holds(self) -> str | None:
+        """What is there of another run, if anything: a job that starts from nothing is then refused, since epochs that
+        are there count as written."""
+        return None
+
+    def try_on(self, table: pa.Table) -> None:  # noqa: B027 - many take any
+        """Raises when a table of this kind, which has no rows, cannot be written."""
+
+
 @dataclass(frozen=True)
-class FolderSink:
+class FolderSink(Sink):
     path: str
     format: str
 
@@ -48,11 +81,12 @@ class FolderSink:
         return FolderWriter(Path(self.path), self.format, generation)
 
     def try_on(self, table: pa.Table) -> None:
-        """Raises when a table of this kind cannot be written."""
         _write(table, self.format, io.BytesIO())
 
+    def holds(self) -> str | None:
+        return f"{self.path} holds epochs" if any(Path(self.path).glob("epoch=*")) else None
+
     def clear(self) -> None:
-        """Forget everything written: the job starts over."""
         root = Path(self.path)
         for entry in root.glob("epoch=*"):
             shutil.rmtree(entry)
@@ -133,14 +167,11 @@ def _write_json(table: pa.Table, file: Any) -> None:
 
 
 @dataclass(frozen=True)
-class ConsoleSink:
+class ConsoleSink(Sink):
     rows: int
 
     def open(self, generation: int, spark: Callable[[], SparkSession]) -> Writer:
         return _ConsoleWriter(self.rows)
-
-    def clear(self) -> None:
-        pass
 
 
 class _ConsoleWriter:
@@ -153,14 +184,12 @@ class _ConsoleWriter:
 
 
 @dataclass(frozen=True)
-class ForeachSink:
+class ForeachSink(Sink):
+    needs_spark: ClassVar[bool] = True
     function: Callable[[DataFrame, int], Any]
 
     def open(self, generation: int, spark: Callable[[], SparkSession]) -> Writer:
         return _ForeachWriter(self.function, spark)
-
-    def clear(self) -> None:
-        pass
 
 
 class _ForeachWriter:
@@ -192,6 +221,3 @@ def foreach_epoch(function: Callable[[DataFrame, int], Any]) -> ForeachSink:
     if not callable(function):
         raise JobError("foreach_epoch(function): pass a function of (df, epoch)")
     return ForeachSink(function)
-
-
-AnySink = FolderSink | ConsoleSink | ForeachSink

@@ -7,11 +7,14 @@ crash the very same epochs are read again, and a drill can replay a whole run fr
 ``rate`` and ``folder`` run in the host itself, without Spark. ``spark`` takes any function that returns a
 ``spark.readStream`` DataFrame; what it reads cannot be asked for again by entry, so its rows are preserved: sent
 to the standby before anyone downstream sees them.
+
+To read from elsewhere, derive from ``Source`` in a package of your own, and pass its object to ``job.source``.
 """
 
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,22 +32,29 @@ Entry = dict[str, Any]
 
 
 class Cursor(Protocol):
-    """A source being read. ``take`` decides what the next epoch holds; ``read`` returns exactly those rows, today
-    or after any number of crashes."""
+    """A source being read."""
 
-    def take(self, elapsed_s: float) -> Entry: ...
+    def take(self, elapsed_s: float) -> Entry:
+        """Decide what the next epoch holds, ``elapsed_s`` after the one before. The entry, as JSON, is safe on a second
+        host before it is read; it may hold no rows."""
+        ...
 
-    def read(self, entry: Entry) -> pa.Table: ...
+    def read(self, entry: Entry) -> pa.Table:
+        """Exactly the rows that an entry names, today or after any number of crashes, on any host."""
+        ...
 
 
-class HostSource(Protocol):
-    """A source that the host reads by itself."""
+class Source(ABC):
+    """A source that the host reads by itself. Objects travel with the job file to every host: keep names and settings
+    in them, and open connections in ``open``."""
 
-    def arrow_schema(self) -> pa.Schema: ...
+    @abstractmethod
+    def arrow_schema(self) -> pa.Schema:
+        """Of every table that is read."""
 
+    @abstractmethod
     def open(self, entries: list[Entry]) -> Cursor:
         """Go on after ``entries``, the entries so far, oldest first."""
-        ...
 
 
 # -- rate ---------------------------------------------------------------------------------------------------------
@@ -80,7 +90,7 @@ def generate_rows(first: int, count: int, *, keys: int, seed: int = 0) -> pa.Tab
 
 
 @dataclass(frozen=True)
-class RateSource:
+class RateSource(Source):
     rows_per_second: float | None
     keys: int
     seed: int
@@ -135,7 +145,7 @@ def rate(
 
 
 @dataclass(frozen=True)
-class FolderSource:
+class FolderSource(Source):
     path: str
     format: str
     schema: pa.Schema = field(compare=False)
@@ -221,7 +231,7 @@ def spark(function: Callable[[SparkSession], DataFrame]) -> SparkSource:
 
 
 @dataclass(frozen=True)
-class RecordedSource:
+class RecordedSource(Source):
     """Epochs that a drill recorded from a Spark source, one Arrow file each, for its replay."""
 
     path: str
@@ -247,4 +257,4 @@ class RecordedSource:
         return [{"file": f"{epoch}.arrow"} for epoch in range(count)]
 
 
-AnySource = RateSource | FolderSource | SparkSource | RecordedSource
+AnySource = Source | SparkSource

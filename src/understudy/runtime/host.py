@@ -47,7 +47,7 @@ from understudy.runtime.spark_jvm import require_java
 from understudy.runtime.stage import RunningStage
 from understudy.runtime.streams import POLL_S, Stream
 from understudy.settings import check, check_master, check_session
-from understudy.sinks import AnySink, FolderSink
+from understudy.sinks import FolderSink, Sink
 
 ORPHAN_S = 600.0
 """A host that has not heard from any coordinator for this long ends itself, so that none is left behind for ever.
@@ -432,7 +432,7 @@ class Host:
         mine = self.stages.get(name)
         return getattr(getattr(mine, "copy", None) or mine, "output", None)
 
-    def sink(self, name: str) -> AnySink:
+    def sink(self, name: str) -> Sink:
         sink = next(s.sinks[name] for s in self.job.stages.values() if name in s.sinks)
         root = self.options.get("sink_root")
         if root:  # a drill: nothing may reach the user's real outputs, and everything must be comparable

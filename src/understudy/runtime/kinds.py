@@ -15,7 +15,6 @@ from understudy.runtime.operator_engine import Living, OperatorEngine, PreparedE
 from understudy.runtime.operator_process import Died, Threw
 from understudy.runtime.spark_engine import SparkEngine
 from understudy.schemas import spark_words
-from understudy.sinks import FolderSink
 
 if TYPE_CHECKING:
     from understudy.job import Stage
@@ -150,7 +149,6 @@ def require_writable(stage: Stage, schema: pa.Schema) -> None:
     """Raises JobError where one of a stage's sinks cannot write rows of this schema."""
     for name, sink in stage.sinks.items():
         try:
-            if isinstance(sink, FolderSink):
-                sink.try_on(schema.empty_table())
+            sink.try_on(schema.empty_table())
         except Exception as error:
             raise JobError(f"{stage.where}: sink {name!r} cannot write what {stage.name!r} makes: {error}") from error

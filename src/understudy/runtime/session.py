@@ -44,22 +44,19 @@ class Run:
         self._sinks_ready(fresh)
 
     def _sinks_ready(self, fresh: bool) -> None:
-        """A run that starts from nothing must find its folder sinks empty: epochs that are there count as written."""
+        """A run that starts from nothing must find its sinks empty: epochs that are there count as written."""
         if self.coordinator.journal.read() is not None:
             return
         root = self.config.options.get("sink_root")
         for stage in self.coordinator.job.stages.values():
             for name, sink in stage.sinks.items():
                 target = FolderSink(str(Path(root, name)), "parquet") if root else sink
-                if not isinstance(target, FolderSink):
-                    continue
                 if fresh:
                     target.clear()
-                elif any(Path(target.path).glob("epoch=*")):
+                elif (held := target.holds()) is not None:
                     self.coordinator.close(exit_hosts=False)
                     raise JobError(
-                        f"sink {name!r}: {target.path} holds epochs of another run; use --fresh to replace them, "
-                        "or write to another folder"
+                        f"sink {name!r}: {held} of another run; use --fresh to replace them, or write elsewhere"
                     )
 
     def start(self) -> None:

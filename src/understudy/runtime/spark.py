@@ -21,7 +21,6 @@ from understudy.runtime import arrow_types, class_archive, spark_operators
 from understudy.runtime.opened import Stores
 from understudy.runtime.spark_io import source_called
 from understudy.runtime.spark_jvm import JAR
-from understudy.sinks import FolderSink
 from understudy.sources import SparkSource
 
 if TYPE_CHECKING:
@@ -171,8 +170,7 @@ class Plans:
             try:
                 found = pa.schema([pa.field(field.name, to_arrow_type(field.dataType, timezone="UTC"))])
                 for sink in stage.sinks.values():
-                    if isinstance(sink, FolderSink):
-                        sink.try_on(found.empty_table())
+                    sink.try_on(found.empty_table())
             except Exception as error:
                 kind = field.dataType.simpleString()
                 raise JobError(
