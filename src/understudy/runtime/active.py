@@ -11,6 +11,7 @@ from understudy.runtime import wire
 from understudy.runtime.checkpoints import CheckpointStore
 from understudy.runtime.parts import CheckpointDamaged
 from understudy.runtime.stage import RunningStage, position
+from understudy.runtime.wire import Refusal
 
 if TYPE_CHECKING:
     from understudy.runtime.host import Host
@@ -31,16 +32,16 @@ class ActiveStandbyStage:
         try:
             with self._lock:
                 if self._released:
-                    return wire.refuse("fenced")
+                    return wire.refuse(Refusal.FENCED)
                 epoch = self.store.paste(header, body)
                 # A copy that has got further already, under another primary, simply goes on.
                 if epoch is not None and (self.copy is None or self.copy.committed < epoch):
                     self._run()
             return {"epoch": epoch}
         except CheckpointDamaged as error:
-            return wire.refuse("damaged", str(error))
+            return wire.refuse(Refusal.DAMAGED, str(error))
         except OSError as error:
-            return wire.refuse("disk", f"{error.strerror or error} on {self.host.name}")
+            return wire.refuse(Refusal.DISK, f"{error.strerror or error} on {self.host.name}")
 
     def _run(self) -> None:
         """Start from what was pasted; again, where the primary had to give the state once more."""
@@ -90,7 +91,7 @@ class ActiveStandbyStage:
 
     def arm(self) -> wire.Reply | dict[str, Any]:
         engine = self.host.spark_engine(self.name)
-        return wire.refuse("stopped") if engine is None else engine.arm()
+        return wire.refuse(Refusal.STOPPED) if engine is None else engine.arm()
 
     def stop(self) -> None:
         copy = self.take_copy()

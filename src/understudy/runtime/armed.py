@@ -19,6 +19,7 @@ from understudy.runtime.checkpoints import CheckpointStore
 from understudy.runtime.opened import Stores
 from understudy.runtime.rehearsal import CALM_S, REHEARSAL_S, Rehearsal
 from understudy.runtime.spark import root_cause
+from understudy.runtime.wire import Refusal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -265,7 +266,7 @@ class ArmedQuery:
             self.host.changed.notify_all()
             self.host.changed.wait_for(lambda: self._released)
         engine = self.host.spark_engine(self.name)
-        return wire.refuse("stopped") if self._stopped or engine is None else engine.arm()
+        return wire.refuse(Refusal.STOPPED) if self._stopped or engine is None else engine.arm()
 
     def abandon(self) -> None:
         """No more preparations."""

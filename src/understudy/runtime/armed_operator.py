@@ -11,6 +11,7 @@ from understudy.runtime.armed import ArmedQuery
 from understudy.runtime.operator_engine import Saves, cause_of, started
 from understudy.runtime.operator_process import Died, OperatorProcess, Threw
 from understudy.runtime.rehearsal import sample
+from understudy.runtime.wire import Refusal
 
 if TYPE_CHECKING:
     from understudy.operators import Operator
@@ -148,7 +149,7 @@ class ArmedOperator:
         """It waits for nothing."""
 
     def arm(self) -> wire.Reply:
-        return wire.refuse("stopped")
+        return wire.refuse(Refusal.STOPPED)
 
     def stop(self) -> None:
         self.abandon()

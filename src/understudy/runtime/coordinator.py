@@ -32,6 +32,7 @@ from understudy.job import Job
 from understudy.planning import Measured
 from understudy.runtime import profile, wire
 from understudy.runtime.journal import Journal
+from understudy.runtime.wire import Refusal
 
 UNLIMITED = 1 << 62
 CONNECTIONS = 3
@@ -301,12 +302,12 @@ class Coordinator:
         host, address = header["host"], header["address"]
         with self.changed:
             if not self._accepting:
-                return {"refused": "later"}
+                return {"refused": Refusal.LATER}
             if host in self._watching and self.processes.get(host) == header["process"]:
                 return {}
             same = self.processes.get(host) == header["process"] and self._begun
             if host in self._watching and not same and self.hosts.get(host) == address:
-                return {"refused": "later"}  # its predecessor's connection has not been seen to break yet
+                return {"refused": Refusal.LATER}  # its predecessor's connection has not been seen to break yet
             if self.processes.get(host) != header["process"]:
                 self.readiness.replaced(host)
             self.processes[host] = header["process"]
@@ -622,7 +623,7 @@ class Coordinator:
         try:
             text = self.switch(header["unit"], parse(header["policy"]))
         except (UnderstudyError, ValueError) as error:
-            return {"refused": "policy", "text": str(error)}
+            return {"refused": Refusal.POLICY, "text": str(error)}
         return {"text": text, "turning": self.failover.plan.units[header["unit"]].turn is not None}
 
     def _on_turn(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:

@@ -46,6 +46,7 @@ from understudy.runtime.spark_io import TLS_VARIABLE, TOKEN_VARIABLE
 from understudy.runtime.spark_jvm import require_java
 from understudy.runtime.stage import RunningStage
 from understudy.runtime.streams import POLL_S, Stream
+from understudy.runtime.wire import Refusal
 from understudy.settings import check, check_master, check_session
 from understudy.sinks import FolderSink, Sink
 
@@ -337,7 +338,7 @@ class Host:
             job = job_files.load(folder / header["file"], self.wait_for_spark)
             job.assign(header.get("roles", {}))
         except UnderstudyError as error:
-            return {"refused": "job", "text": str(error)}
+            return {"refused": Refusal.JOB, "text": str(error)}
         if header.get("reference"):
             job.as_reference(Path(header["reference"]))
         with self.changed:
@@ -381,14 +382,14 @@ class Host:
                 "operators": {name: operators.to_dict() for name, operators in found.items() if operators},
             }
         except UnderstudyError as error:
-            return {"refused": "job", "text": str(error), "exit_code": error.exit_code}
+            return {"refused": Refusal.JOB, "text": str(error), "exit_code": error.exit_code}
 
     def _on_plan(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
         if header["process"] != self._process:
-            return {"refused": "stranger"}  # made for an earlier process, which was in the middle of what it says
+            return {"refused": Refusal.STRANGER}  # made for an earlier process, which was in the middle of what it says
         with self.changed:
             if header["serial"] < self.serial:
-                return {"refused": "stale"}
+                return {"refused": Refusal.STALE}
             self._use_policies(header["policies"])
             self.directory.take(Plan.from_dict(header))
             self.topology = self._defined.under(self.directory.policies.of)
@@ -469,12 +470,12 @@ class Host:
     def _get_epoch(self, request: dict[str, Any]) -> flight.FlightDataStream:
         stream = self.stream(request["stream"])
         if self._stale(request):
-            return wire.epoch_stream(wire.EMPTY, {"refused": "fenced"})
+            return wire.epoch_stream(wire.EMPTY, {"refused": Refusal.FENCED})
         if stream is None or request["consumer"] not in stream.queue.progress:
-            return wire.epoch_stream(wire.EMPTY, {"refused": "elsewhere"})
+            return wire.epoch_stream(wire.EMPTY, {"refused": Refusal.ELSEWHERE})
         if request["counts"]:
             if not stream.hears(request["consumer"], request["generation"], near=self._near(request)):
-                return wire.epoch_stream(wire.EMPTY, {"refused": "fenced"})
+                return wire.epoch_stream(wire.EMPTY, {"refused": Refusal.FENCED})
             for level, epoch in request["acks"]:
                 stream.ack(request["consumer"], epoch, level)
         asked = time.monotonic()
@@ -495,7 +496,7 @@ class Host:
     def _get_peek(self, request: dict[str, Any]) -> flight.FlightDataStream:
         table = self.peek(request["stream"])
         if table is None:
-            return wire.epoch_stream(wire.EMPTY, {"refused": "nothing"})
+            return wire.epoch_stream(wire.EMPTY, {"refused": Refusal.NOTHING})
         return wire.epoch_stream(table, {})
 
     def peek(self, name: str) -> pa.Table | None:
@@ -515,25 +516,25 @@ class Host:
     def _on_position(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
         stream = self.stream(header["stream"])
         if stream is None:
-            return {"refused": "elsewhere"}
+            return {"refused": Refusal.ELSEWHERE}
         consumer = header["consumer"]
         with self.changed:
             if self._stale(header):
-                return {"refused": "fenced"}
+                return {"refused": Refusal.FENCED}
             if not stream.queue.hears(consumer, header["generation"], near=self._near(header)):
-                return {"refused": "fenced"}
+                return {"refused": Refusal.FENCED}
             gap, row = getattr(stream.owner, "gap", 0), getattr(stream.owner, "row", None)  # a source has none
             found = beginning.place(stream.queue, consumer, newest=header["newest"], gap=gap, row=row)
         return {"epoch": found.epoch, "lost": found.lost, "row": found.row and [list(found.row.hosts), found.row.k]}
 
     def _on_ack(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
         if self._stale(header):
-            return {"refused": "fenced"}
+            return {"refused": Refusal.FENCED}
         stream = self.stream(header["stream"])
         if stream is None:
-            return {"refused": "elsewhere"}
+            return {"refused": Refusal.ELSEWHERE}
         if not stream.hears(header["consumer"], header["generation"], near=self._near(header)):
-            return {"refused": "fenced"}
+            return {"refused": Refusal.FENCED}
         for level, epoch in header["acks"]:
             stream.ack(header["consumer"], epoch, level)
         return {}
@@ -548,18 +549,18 @@ class Host:
         self, header: dict[str, Any], act: Callable[[Any], wire.Reply | dict[str, Any]]
     ) -> wire.Reply | dict[str, Any]:
         if self._stale(header):
-            return {"refused": "fenced"}
+            return {"refused": Refusal.FENCED}
         standby = self.stages.get(header["stage"])
         if not isinstance(standby, STANDBYS) or standby.generation != header["generation"]:
-            return {"refused": "elsewhere"}
+            return {"refused": Refusal.ELSEWHERE}
         return act(standby)
 
     def _on_copy_at(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
         if self._stale(header):
-            return {"refused": "fenced"}
+            return {"refused": Refusal.FENCED}
         primary = self.stages.get(header["stage"])
         if not isinstance(primary, RunningStage) or primary.generation != header["generation"]:
-            return {"refused": "elsewhere"}
+            return {"refused": Refusal.ELSEWHERE}
         return primary.copy_is_at(header["standby"], header["epoch"])
 
     # -- calls from this host's Spark ------------------------------------------------------------------------------
@@ -568,7 +569,7 @@ class Host:
         mine = self.stages.get(header["stage"]) or self.spares.get(header["stage"])
         if isinstance(mine, RunningStage):
             mine = self.spark_engine(header["stage"])
-        return wire.refuse("stopped") if mine is None else mine.arm()
+        return wire.refuse(Refusal.STOPPED) if mine is None else mine.arm()
 
     def _spark_call(self, header: dict[str, Any]) -> Any:
         """Whoever answers a reader: the engine of the running stage or a rehearsal; None when it is over."""
@@ -578,15 +579,15 @@ class Host:
 
     def _on_initial(self, header: dict[str, Any], body: bytes) -> Any:
         engine = self._spark_call(header)
-        return engine.initial() if engine else wire.refuse("stopped")
+        return engine.initial() if engine else wire.refuse(Refusal.STOPPED)
 
     def _on_grant(self, header: dict[str, Any], body: bytes) -> Any:
         engine = self._spark_call(header)
-        return engine.grant(header["after"]) if engine else wire.refuse("stopped")
+        return engine.grant(header["after"]) if engine else wire.refuse(Refusal.STOPPED)
 
     def _on_parts(self, header: dict[str, Any], body: bytes) -> Any:
         engine = self._spark_call(header)
-        return engine.parts(header["input"], header["epoch"]) if engine else wire.refuse("stopped")
+        return engine.parts(header["input"], header["epoch"]) if engine else wire.refuse(Refusal.STOPPED)
 
     def _get_input(self, request: dict[str, Any]) -> flight.FlightDataStream:
         engine = self._spark_call(request)

@@ -15,6 +15,7 @@ import pyarrow.flight as flight
 
 from understudy.runtime import wire
 from understudy.runtime.arrow_types import collect
+from understudy.runtime.wire import Refusal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -177,7 +178,7 @@ class Rehearsal:
         self._done.set()
         with self.host.changed:
             self.host.changed.wait_for(lambda: self.over)
-        return wire.refuse("stopped")
+        return wire.refuse(Refusal.STOPPED)
 
     def parts(self, input: str, epoch: int) -> dict[str, Any]:
         return {"parts": 1, "bytes": self._sampled(input).nbytes}

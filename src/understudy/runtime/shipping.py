@@ -23,6 +23,7 @@ from understudy.runtime.parts import CheckpointDamaged, Shipped
 from understudy.runtime.rehearsal import CALM_S
 from understudy.runtime.spark import first_line
 from understudy.runtime.spark_files import changes_in, files_of_version, files_since, image_in
+from understudy.runtime.wire import Refusal
 
 if TYPE_CHECKING:
     from understudy.runtime.stage import RunningStage
@@ -138,7 +139,7 @@ class Shipper:
             return None
         header = {"unit": stage.unit, "stage": stage.name, "generation": stage.generation, **header}
         reply = self.host.peer(self.target).call("paste", header, body, category="checkpoint", timeout_s=15)
-        return f"disk: {reply.header['text']}" if reply.refused == "disk" else reply.refused
+        return f"disk: {reply.header['text']}" if reply.refused == Refusal.DISK else reply.refused
 
 
 def _failure(error: Exception) -> str:

@@ -22,6 +22,7 @@ from understudy.core.keeping import Holdings
 from understudy.runtime import blame, wire
 from understudy.runtime.spark import first_line
 from understudy.runtime.streams import SinkWriter, Stream
+from understudy.runtime.wire import Refusal
 from understudy.sources import Entry
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ class SourceStage:
                 return True
             for standby in behind:
                 refused = standby.bring_up_to_date()
-                if refused == "fenced":
+                if refused == Refusal.FENCED:
                     self.fence()
                     return False
                 if refused:
@@ -229,7 +230,7 @@ class EntriesAt:
         self.has: int | None = None
         """How many; None until it has said so itself."""
 
-    def bring_up_to_date(self) -> str | None:
+    def bring_up_to_date(self) -> Refusal | None:
         """Send what it lacks. Returns why that did not work, if so."""
         source = self.source
         entries = list(source.log.entries)
@@ -240,9 +241,9 @@ class EntriesAt:
         try:
             reply = source.host.peer(self.host).call("entries", header, category="checkpoint", timeout_s=2)
         except (flight.FlightError, pa.ArrowException, OSError):
-            return "unreachable"
+            return Refusal.UNREACHABLE
         with source.host.changed:
-            if reply.refused == "disk":
+            if reply.refused == Refusal.DISK:
                 source.host.report_all(self._holdings.unusable(self.key, reply.header["text"]))
             elif not reply.refused:
                 self.has = reply.header["has"]
@@ -279,7 +280,7 @@ class StandbySource:
         try:
             with self._lock:
                 if self.stopping:
-                    return wire.refuse("fenced")
+                    return wire.refuse(Refusal.FENCED)
                 if header["from"] is None:
                     self.log.truncate(header["total"])
                 if header["from"] == len(self.log.entries):
@@ -287,7 +288,7 @@ class StandbySource:
                 self.log.trimmed = min(header["trimmed"], len(self.log.entries) - 1)
                 return {"has": len(self.log.entries)}
         except OSError as error:
-            return wire.refuse("disk", f"{error.strerror or error} on {self.host.name}")
+            return wire.refuse(Refusal.DISK, f"{error.strerror or error} on {self.host.name}")
 
     def stop(self) -> None:
         with self._lock:

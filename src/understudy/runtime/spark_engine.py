@@ -18,6 +18,7 @@ from understudy.runtime import blame, wire
 from understudy.runtime.arrow_types import collect
 from understudy.runtime.spark import WORKER_LATE, root_cause
 from understudy.runtime.spark_files import files_of_version, next_watermark_ms, sizes_of_version
+from understudy.runtime.wire import Refusal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -114,7 +115,7 @@ class SparkEngine:
     def _granted(self, after: int, *, version: bool) -> wire.Reply | dict[str, Any]:
         self._asked = True
         epoch = self.stage.next_epoch(after, version=version)
-        return wire.refuse("stopped") if epoch is None else {"epoch": epoch}
+        return wire.refuse(Refusal.STOPPED) if epoch is None else {"epoch": epoch}
 
     def parts(self, input: str, epoch: int) -> dict[str, Any]:
         table = self.stage.input_table(input, epoch)

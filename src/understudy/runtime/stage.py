@@ -30,6 +30,7 @@ from understudy.runtime.checkpoints import CheckpointStore
 from understudy.runtime.keeper import Keeper, Reporter
 from understudy.runtime.parts import Shipped
 from understudy.runtime.streams import Inlet, SinkWriter, Stream, write_table
+from understudy.runtime.wire import Refusal
 
 if TYPE_CHECKING:
     from understudy.runtime.host import Host
@@ -298,7 +299,7 @@ class RunningStage:
                     reply = self.host.peer(producer).call("ack", header, category="ack", timeout_s=5)
                 except (flight.FlightError, pa.ArrowException, OSError):
                     continue
-                if reply.refused == "fenced":
+                if reply.refused == Refusal.FENCED:
                     self.fence()
 
     def fence(self) -> None:

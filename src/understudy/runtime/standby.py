@@ -13,6 +13,7 @@ from understudy.runtime import wire
 from understudy.runtime.checkpoints import CheckpointStore
 from understudy.runtime.parts import CheckpointDamaged
 from understudy.runtime.stage import RunningStage, position
+from understudy.runtime.wire import Refusal
 
 if TYPE_CHECKING:
     from understudy.runtime.engine import Armed
@@ -60,10 +61,10 @@ class StandbyStage:
             with armed.lock:
                 store = self.store
                 if self._released or armed is not self.armed:
-                    return wire.refuse("fenced" if self._released else "elsewhere")
+                    return wire.refuse(Refusal.FENCED if self._released else Refusal.ELSEWHERE)
                 if ahead is not None:
                     if store is not before:  # it has risen, and what was written went along or got lost
-                        return wire.refuse("elsewhere")
+                        return wire.refuse(Refusal.ELSEWHERE)
                     store.came_ahead(ahead)
                     return {"epoch": None}
                 epoch = store.paste(header, body)
@@ -79,9 +80,9 @@ class StandbyStage:
             return {"epoch": epoch}
         except CheckpointDamaged as error:
             self._complain(f"a checkpoint on {self.host.name} is damaged ({error}); asked for a whole one")
-            return wire.refuse("damaged", str(error))
+            return wire.refuse(Refusal.DAMAGED, str(error))
         except OSError as error:
-            return wire.refuse("disk", f"{error.strerror or error} on {self.host.name}")
+            return wire.refuse(Refusal.DISK, f"{error.strerror or error} on {self.host.name}")
 
     def _scrub(self, armed: Armed, store: CheckpointStore, names: list[str]) -> None:
         rotten = store.rotten(names)

@@ -21,6 +21,7 @@ from understudy.core.acks import FINAL
 from understudy.core.queue import READ_AHEAD, OutputQueue, lead_for
 from understudy.runtime import blame
 from understudy.runtime.spark import first_line
+from understudy.runtime.wire import Refusal
 from understudy.sinks import Fenced
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ POLL_S = 20.0
 """How long one request for an epoch waits at the producer before it is asked again."""
 
 
-Answer = tuple[str | None, pa.Table | None]
+Answer = tuple[Refusal | None, pa.Table | None]
 """To a request for an epoch: a refusal, or the epoch's rows."""
 
 
@@ -85,7 +86,7 @@ class Stream:
             while not served:
                 left = deadline - time.monotonic()
                 if left <= 0 or self.host.output(self.stage) is not self:
-                    return ("later" if left <= 0 else "elsewhere"), None
+                    return (Refusal.LATER if left <= 0 else Refusal.ELSEWHERE), None
                 self.host.changed.wait(left)
                 served = request()
             missing = epoch < self.queue.first
@@ -93,7 +94,7 @@ class Stream:
         if table is None:
             table = self.owner.regenerate(epoch)
         if table is None:
-            return ("elsewhere" if self.owner.stopping else "gone"), None
+            return (Refusal.ELSEWHERE if self.owner.stopping else Refusal.GONE), None
         return None, table
 
     owner: Any = None
@@ -151,10 +152,10 @@ class Inlet(threading.Thread):
                 with host.changed:
                     self.received += 1
                     host.changed.notify_all()
-            elif refusal == "fenced":
+            elif refusal == Refusal.FENCED:
                 stage.fence()
                 return
-            elif refusal == "gone":
+            elif refusal == Refusal.GONE:
                 if stage.primary:
                     host.report(
                         "gone", stage=stage.name, unit=stage.unit, generation=stage.generation,
@@ -163,7 +164,7 @@ class Inlet(threading.Thread):
                 else:
                     stage.give_up(f"epoch {self.received + 1} of {self.stream} is gone")
                 return
-            elif refusal != "later":
+            elif refusal != Refusal.LATER:
                 host.wait_for_newer_plan(serial, stage, 0.1)  # moved or unreachable: the next plan will tell
 
     def _wanted_in_s(self) -> float:
@@ -199,7 +200,7 @@ class Inlet(threading.Thread):
                     or host.directory.producers(self.stream, stage.unit) != producers
                 )
                 if stage.stopping or host.directory.producers(self.stream, stage.unit) != producers or not producers:
-                    return "elsewhere", None
+                    return Refusal.ELSEWHERE, None
             for key, (asked, request) in list(self._pending.items()):
                 if request.done():
                     del self._pending[key]
@@ -218,7 +219,7 @@ class Inlet(threading.Thread):
         if producer == host.name:
             stream = host.output(self.stream)
             if stream is None or (primary and not stream.hears(stage.name, generation, near=True)):
-                return "elsewhere", None
+                return Refusal.ELSEWHERE, None
             answer = stream.take(stage.name, epoch, 1.0, counts=primary)
             if answer[1] is not None:
                 self._took(0.0, 0.0, stream.cut_s)
@@ -239,9 +240,9 @@ class Inlet(threading.Thread):
             category, asked = "data" if wanted else "duplicate", time.monotonic()
             reply, table = host.peer(producer).get(request, category=category, timeout_s=POLL_S + 10)
         except (flight.FlightError, pa.ArrowException, OSError):
-            return "unreachable", None
-        if reply.refused == "fenced" and not (primary and generation == stage.generation):
-            return "elsewhere", None  # a plan is on its way that says what has become of this copy
+            return Refusal.UNREACHABLE, None
+        if reply.refused == Refusal.FENCED and not (primary and generation == stage.generation):
+            return Refusal.ELSEWHERE, None  # a plan is on its way that says what has become of this copy
         if not reply.refused:
             self._took(time.monotonic() - asked, reply.header["waited"], reply.header["cut"])
         return reply.refused, (None if reply.refused else table)
@@ -263,7 +264,7 @@ class SinkWriter(threading.Thread):
             while not stage.stopping:
                 refusal, table = stage.output.take(consumer, epoch, 1.0)
                 if table is None:
-                    if refusal == "later":
+                    if refusal == Refusal.LATER:
                         continue
                     return
                 writer.write(epoch, table)

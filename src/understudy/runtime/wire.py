@@ -15,6 +15,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from enum import StrEnum
 from ipaddress import ip_address
 from typing import Any
 
@@ -68,18 +69,48 @@ class Tls:
             raise SetupError(f"TLS file cannot be read: {error}") from None
 
 
+class Refusal(StrEnum):
+    """Why a call was not carried out, where that is to be expected."""
+
+    FENCED = "fenced"
+    """Whoever asks speaks for a generation that was replaced: it must stop."""
+    ELSEWHERE = "elsewhere"
+    """What is asked for is not here, or not here any more; a plan says where."""
+    UNREACHABLE = "unreachable"
+    """Nobody answered. Said by the asking end itself."""
+    LATER = "later"
+    """Not yet: ask again."""
+    GONE = "gone"
+    """It was here, and nobody has it any more."""
+    NOTHING = "nothing"
+    """There is none yet."""
+    STOPPED = "stopped"
+    """To Spark: the stage has ended."""
+    DISK = "disk"
+    DAMAGED = "damaged"
+    """What came is not what was sent, or does not fit what is held."""
+    STALE = "stale"
+    """A newer plan has come before this one."""
+    STRANGER = "stranger"
+    """The plan was made for an earlier process of this host."""
+    JOB = "job"
+    POLICY = "policy"
+    """The user's job, or the policy asked for, cannot be; the text says why."""
+
+
 @dataclass(frozen=True)
 class Reply:
     header: dict[str, Any]
     body: bytes = b""
 
     @property
-    def refused(self) -> str | None:
-        """The reason of an expected refusal, such as ``fenced`` or ``elsewhere``."""
-        return self.header.get("refused")
+    def refused(self) -> Refusal | None:
+        """The reason of an expected refusal. Raises ValueError for one that there is not."""
+        reason = self.header.get("refused")
+        return None if reason is None else Refusal(reason)
 
 
-def refuse(reason: str, text: str = "") -> Reply:
+def refuse(reason: Refusal, text: str = "") -> Reply:
     return Reply({"refused": reason, "text": text})
 
 
