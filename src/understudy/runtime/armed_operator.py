@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from understudy.errors import JobError
 from understudy.runtime import wire
 from understudy.runtime.armed import ArmedQuery
 from understudy.runtime.operator_engine import Saves, cause_of, started
@@ -48,6 +49,11 @@ class ArmedOperator:
         self.lock = lock or threading.Condition()
         self.armed = False
         self.open_at: int | None = None
+        self._acting = threading.Lock()
+        """Held by whoever changes the object's state. Nobody waits for ``lock`` with it."""
+        self._loaded: int | None = None
+        """The version that the object's state is of. Changed with ``_acting`` held."""
+        self._complaint = ""
         self._stateless = self._newer = stateless
         self._process: OperatorProcess | None = None
         self._abandoned = False
@@ -78,11 +84,17 @@ class ArmedOperator:
             epoch, saved = self._newest()
         try:
             if process is None or not process.lives:
-                process = started(self.host, self.name, self._operator, saved)
-            elif saved is not None:
-                process.restore(saved)
+                process, loads = started(self.host, self.name, self._operator, saved), False
+            else:
+                loads = True
+            with self._acting:
+                if self._abandoned and loads:
+                    return False  # whoever takes over has the process, and sees to its state
+                if loads and saved is not None:
+                    process.restore(saved)
+                self._loaded = epoch
         except Exception as error:
-            print(f"standby of {self.name}: {cause_of(error)[0]}", flush=True)
+            self._complain(cause_of(error)[0])
             process, epoch = None, None
         with self.lock:
             if self._abandoned and process is not self._process:  # whoever takes over has found none
@@ -94,6 +106,16 @@ class ArmedOperator:
                 self._newer = True
                 self.lock.wait_for(lambda: self._abandoned, timeout=AGAIN_S)
         return True
+
+    def _complain(self, cause: str) -> None:
+        """Once: it is tried again and again."""
+        if self._abandoned:
+            return  # it was ended in the middle
+        print(f"standby of {self.name}: {cause}", flush=True)
+        if cause != self._complaint and self._about is not None:
+            self._complaint = cause
+            text = f"{self.name}: its standby on {self.host.name} cannot take over what was saved: {cause}"
+            self.host.report("damaged", stage=self.name, unit=self._about["unit"], text=text)
 
     def _rehearse(self) -> None:
         """On recent rows, as soon as there are any."""
@@ -122,7 +144,8 @@ class ArmedOperator:
         return (versions[-1], Saves(self._store.state).read(versions[-1])) if versions else (None, None)
 
     def close_state(self) -> None:
-        self.open_at, self._newer = None, True
+        self.open_at = self._loaded = None
+        self._newer = True
         self.lock.notify_all()
 
     def abandon(self) -> None:
@@ -137,11 +160,18 @@ class ArmedOperator:
         process, versions = self.take(), self._store.versions()
 
         def caught_up(mended: bool) -> None:
-            if process is None or not versions or (self.open_at == versions[-1] and not mended):
+            if process is None or not versions:
                 return
-            saved = Saves(self._store.state).read(versions[-1])
-            if saved is not None:
-                process.restore(saved)
+            with self._acting:  # what is under way ends first; nothing comes after it
+                if self._loaded == versions[-1] and not mended:
+                    return
+                saved = Saves(self._store.state).read(versions[-1])
+                try:
+                    if saved is not None:
+                        process.restore(saved)
+                except (Threw, Died) as error:
+                    cause = cause_of(error)[0]
+                    raise JobError(f"operator {self.name!r} cannot be restored: {cause}") from None
 
         return caught_up
 

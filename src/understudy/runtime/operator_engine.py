@@ -161,14 +161,19 @@ class OperatorEngine:
             living.start()
             epoch = stage.next_epoch(stage.start_epoch)
             while epoch is not None:
-                tables = [stage.input_table(name, epoch) for name in stage.inputs]
-                stage.publish(epoch, living.compute(epoch, [table for table in tables if table is not None]))
+                stage.publish(epoch, living.compute(epoch, [self._input(name, epoch) for name in stage.inputs]))
                 epoch = stage.next_epoch(epoch, version=living.save_if_due(epoch))
             return "stopped", CODE
         except Exception as error:
             if not stage.stopping:
                 traceback.print_exc()
             return cause_of(error)
+
+    def _input(self, stream: str, epoch: int) -> pa.Table:
+        table = self.stage.input_table(stream, epoch)
+        if table is None:
+            raise RuntimeError(f"epoch {epoch} of {stream} is not here")
+        return table
 
     def stop(self) -> None:
         self._living.stop()

@@ -35,7 +35,7 @@ class OperatorProcess:
         first waits for it."""
         self.name = name
         self._lock = threading.Lock()
-        self._ended = False
+        self._ended, self._ending = False, threading.Lock()
         self._about: tuple[bytes, bytes] | None = (pickled(name, operator), operator.schema.serialize().to_pybytes())
         ours, theirs = socket.socketpair()
         lifeline, self._lifeline = os.pipe()
@@ -125,13 +125,15 @@ class OperatorProcess:
 
     def end(self) -> None:
         """At once, whatever it is doing."""
-        if not self._ended:
+        with self._ending:
+            if self._ended:
+                return
             self._ended = True
-            self._process.kill()
-            self._process.wait()
-            os.close(self._lifeline)
-            with self._lock:
-                self._connection.close()
+        self._process.kill()
+        self._process.wait()
+        os.close(self._lifeline)
+        with self._lock:
+            self._connection.close()
 
 
 def pickled(name: str, operator: Operator) -> bytes:

@@ -119,7 +119,7 @@ def test_what_process_may_return(living: Any) -> None:
 
 def test_code_that_throws_is_told_with_its_traceback_and_can_be_asked_again(living: Any) -> None:
     process = living(Sum)
-    with pytest.raises(Threw, match=r"(?s)test_operators.py.*ValueError: 1001 is too much"):
+    with pytest.raises(Threw, match=r"(?s)test_operator_process.py.*ValueError: 1001 is too much"):
         process.process([pa.table({"x": [1001]})])
     assert process.lives and int.from_bytes(process.save()[:1]) == 0x80
 
@@ -232,7 +232,7 @@ def test_mistakes_in_a_class(cls: Any, words: str) -> None:
     rows = job.source("rows", us.sources.rate(10))
     with pytest.raises(JobError) as caught:
         job.operator(rows, schema="total long")(cls)
-    assert words in str(caught.value) and str(caught.value).startswith("test_operators.py:")
+    assert words in str(caught.value) and str(caught.value).startswith("test_operator_process.py:")
 
 
 def test_mistakes_in_a_call() -> None:
