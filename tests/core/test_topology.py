@@ -162,3 +162,13 @@ def test_a_stage_shares_the_fate_of_a_producer_when_no_further_host_need_fail(ho
     last = len(hosts) - 1
     placed = {f"u{i}": host for i, host in enumerate(hosts)}
     assert Topology.build(stages, units).shares_fate(str(last), str(last - 1), placed) is shares
+
+
+def test_parts_of_a_job_that_have_nothing_in_common_end_at_epochs_of_their_own() -> None:
+    shapes = [
+        StageShape("left", (), ()), StageShape("right", (), ()), StageShape("a", ("left",), ()),
+        StageShape("b", ("right",), ("out",)), StageShape("both", ("a", "b"), ()), StageShape("c", ("a",), ()),
+    ]  # fmt: skip
+    topology = Topology.build(shapes, [UnitShape(s.name, (s.name,), PassiveStandby()) for s in shapes])
+    assert topology.finals({"left": 9, "right": 7}) == {"left": 9, "right": 7, "a": 9, "b": 7, "both": 7, "c": 9}
+    assert topology.finals({"right": 7})["left"] == 7 and topology.finals({})["left"] == -1

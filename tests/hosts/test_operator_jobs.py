@@ -174,6 +174,40 @@ def test_upstream_backup_of_an_object_with_state_is_refused(tmp_path: Path) -> N
     assert error.exit_code == 2 and "stateless=True" in str(error)
 
 
+UNPICKLABLE = PAIR.replace(
+    "self.totals, self.epochs = {{}}, 0", "self.totals, self.epochs, self.lock = {{}}, 0, LOCK()"
+)
+UNPICKLABLE = UNPICKLABLE.replace("class Totals:", "from threading import Lock as LOCK\n\nclass Totals:")
+
+
+@pytest.mark.parametrize("ha", ["us.PassiveStandby()", 'us.PassiveStandby("individual")'])
+def test_a_state_that_cannot_be_saved_stops_the_job_and_says_so(tmp_path: Path, ha: str) -> None:
+    text = UNPICKLABLE.replace('host="h2", standbys=["h1"])(Totals)', f"ha={ha})(Totals)")
+    error = failure_of(write(tmp_path, text), tmp_path / "state")
+    assert isinstance(error, StageFailed) and "cannot pickle '_thread.lock' object" in str(error)
+    assert "write methods save and restore" in str(error) and error.exit_code == 5
+
+
+def test_what_keeps_nothing_need_not_be_saved(tmp_path: Path) -> None:
+    text = UNPICKLABLE.replace('host="h2", standbys=["h1"])(Totals)', "stateless=True)(Totals)")
+    with LocalRun(write(tmp_path, text), tmp_path / "state", hosts=2, fresh=True) as run:
+        wait_for(lambda: len(list((tmp_path / "out").glob("epoch=*"))) > 10, 30, "ten epochs")
+        run.wait(0)
+        assert run.stop()
+
+
+def test_an_object_that_has_forked_is_missed_all_the_same(tmp_path: Path) -> None:
+    """What it leaves behind holds nobody up, and the host sees its death."""
+    before = "import subprocess, sys; os.fork() or __import__('time').sleep(600) if self.epochs == 1 else None"
+    with Drill(write(tmp_path, PAIR, before), tmp_path / "drill", hosts=3) as drill:
+        drill.coordinator.wait_until_running(armed=True)
+        drill.epochs(10)
+        host = drill.run.host_of("totals")
+        os.kill(min(p.pid for p in processes_of(drill, "totals")), signal.SIGKILL)
+        wait_for(lambda: drill.run.host_of("totals") != host, 10, "a takeover")
+        drill.epochs(10)
+
+
 def test_a_stopped_job_goes_on_where_it_stopped(tmp_path: Path) -> None:
     """Cleanly, and after everybody was killed at once; the number of epochs is part of the state."""
     job, folder = write(tmp_path, PAIR), tmp_path / "state"

@@ -12,9 +12,10 @@ import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 
+import understudy as us
 from stores import Primary
-from understudy.errors import JobError
 from understudy.operators import checked
+from understudy.runtime import armed_operator
 from understudy.runtime.armed_operator import ArmedOperator
 from understudy.runtime.checkpoints import CheckpointStore
 from understudy.runtime.operator_engine import FOLDER
@@ -53,6 +54,8 @@ class Host:
 
     def __init__(self, imports: Path) -> None:
         self.imports, self.reports = imports, []  # type: ignore[var-annotated]
+        self.job = us.Job("j")
+        self.job.operator("rows", schema="number long", name="op")(Slow)
 
     def report(self, kind: str, **about: Any) -> None:
         self.reports.append((kind, about))
@@ -143,13 +146,32 @@ def test_a_state_that_cannot_be_restored_is_told_once_and_at_the_takeover(
     assert told == ["op: its standby on h2 cannot take over what was saved: ValueError: 2 is nothing to go on from"]
 
 
-def test_a_takeover_to_a_state_that_cannot_be_restored_says_so(armed: ArmedOperator, primary: Primary) -> None:
+def test_a_takeover_to_a_state_that_cannot_be_restored_leaves_no_process(
+    armed: ArmedOperator, primary: Primary
+) -> None:
+    """Whoever takes over makes one, which fails the same way, and says so."""
     paste(armed, primary, 1)
     wait_for(lambda: armed.armed, 10, "arming")
     with armed._acting:  # it has not got around to the newest
         paste(armed, primary, 2, takes_s=-1)
         armed.abandon()
     with armed.lock:
-        caught_up = armed.catch_up()
-        with pytest.raises(JobError, match="operator 'op' cannot be restored: ValueError: 2 is nothing to go on from"):
-            caught_up(False)
+        process, caught_up = armed.take(), armed.catch_up()
+        caught_up(False)
+    assert process is not None and not process.lives
+
+
+def test_a_rehearsal_touches_nothing_and_is_not_waited_for(
+    armed: ArmedOperator, primary: Primary, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(armed_operator, "sample", lambda host, stream: ROWS)
+    paste(armed, primary, 1)
+    wait_for(lambda: armed.armed, 10, "arming")
+    first = armed.take()
+    armed._rehearsed = False
+    armed.pasted()
+    wait_for(lambda: armed._rehearsed, 10, "the rehearsal")
+    assert first is not None and not first.lives, "the one that has rehearsed took its place"
+    assert [kind for kind, _ in host.reports] == ["armed", "warm"]
+    paste(armed, primary, 2)
+    assert taken_over(armed) == 2

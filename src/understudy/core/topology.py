@@ -53,6 +53,15 @@ class Topology:
     units: Mapping[str, UnitShape]
     unit_of: Mapping[str, str] = field(default_factory=dict)
 
+    def finals(self, produced: Mapping[str, int]) -> dict[str, int]:
+        """The last epoch of every stage when sources end after those that they have ``produced``. Parts of a job that
+        have nothing in common may end at different ones; a source that is not named ends as the first."""
+        found: dict[str, int] = {}
+        for name, stage in self.stages.items():
+            known = produced.get(name, min(produced.values(), default=-1))
+            found[name] = min(found[i] for i in stage.inputs) if stage.inputs else known
+        return found
+
     @classmethod
     def build(cls, stages: Iterable[StageShape], units: Iterable[UnitShape]) -> Topology:
         units = list(units)

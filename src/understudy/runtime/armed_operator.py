@@ -6,10 +6,9 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from understudy.errors import JobError
 from understudy.runtime import wire
 from understudy.runtime.armed import ArmedQuery
-from understudy.runtime.operator_engine import Saves, cause_of, started
+from understudy.runtime.operator_engine import Saves, cause_of
 from understudy.runtime.operator_process import Died, OperatorProcess, Threw
 from understudy.runtime.rehearsal import sample
 from understudy.runtime.wire import Refusal
@@ -19,6 +18,8 @@ if TYPE_CHECKING:
     from understudy.runtime.checkpoints import CheckpointStore
     from understudy.runtime.host import Host
 
+REHEARSAL_S = 10.0
+"""One that takes longer is ended: the takeover is then only slower."""
 REHEARSED_ROWS = 10
 """Few: what a row costs is not known, and the running stages need the processor."""
 REHEARSE_AGAIN_S = 0.2
@@ -28,7 +29,8 @@ AGAIN_S = 5.0
 
 
 class ArmedOperator:
-    """A standby's process, with the object in the state of the newest version."""
+    """A standby's process, with the object in the state of the newest version. What is called first is slow, imports
+    for example; so as soon as there are rows another process rehearses on some, and takes the place of the first."""
 
     def __init__(
         self,
@@ -43,19 +45,20 @@ class ArmedOperator:
     ) -> None:
         """``about``: what the coordinator is told with the news that it is armed; None where somebody else tells, and
         the object is given what a query prepares."""
-        self._about = about
-        self._rehearsed = about is None
         self.host, self.name, self._operator, self._store = host, name, operator, store
+        self._about = about
+        self._rehearsed, self._look_again_s = about is None, REHEARSE_AGAIN_S
         self.lock = lock or threading.Condition()
         self.armed = False
         self.open_at: int | None = None
-        self._acting = threading.Lock()
-        """Held by whoever changes the object's state. Nobody waits for ``lock`` with it."""
-        self._loaded: int | None = None
-        """The version that the object's state is of. Changed with ``_acting`` held."""
-        self._complaint = ""
         self._stateless = self._newer = stateless
         self._process: OperatorProcess | None = None
+        """Who would take over has this one."""
+        self._coming: OperatorProcess | None = None
+        """One that is being made, or rehearses. It ends when somebody takes over."""
+        self._acting = threading.Lock()
+        """Held by whoever changes the state of the first. Nobody waits for ``lock`` with it."""
+        self._complaint = ""
         self._abandoned = False
         threading.Thread(target=self._run, name=f"arm {name}", daemon=True).start()
 
@@ -68,90 +71,118 @@ class ArmedOperator:
         while True:
             with self.lock:
                 waits = self._rehearsed or not self.armed
-                self.lock.wait_for(lambda: self._newer or self._abandoned, None if waits else REHEARSE_AGAIN_S)
+                self.lock.wait_for(lambda: self._newer or self._abandoned, None if waits else self._look_again_s)
                 if self._abandoned:
                     return
                 newer, self._newer = self._newer, False
-            if newer and not self._follow():
-                return
+                process = self._process
+            if newer:
+                self._follow(process)
             if self.armed and not self._rehearsed:
                 self._rehearse()
 
-    def _follow(self) -> bool:
-        """Have the object in the state of the newest version. False when somebody takes over meanwhile."""
-        with self.lock:
-            process = self._process
-            epoch, saved = self._newest()
+    def _follow(self, process: OperatorProcess | None) -> None:
+        """Have the object in the state of the newest version."""
         try:
             if process is None or not process.lives:
-                process, loads = started(self.host, self.name, self._operator, saved), False
-            else:
-                loads = True
-            with self._acting:
-                if self._abandoned and loads:
-                    return False  # whoever takes over has the process, and sees to its state
-                if loads and saved is not None:
-                    process.restore(saved)
-                self._loaded = epoch
+                process = self._made()
+            if process is not None:
+                self._load(process)
         except Exception as error:
-            self._complain(cause_of(error)[0])
-            process, epoch = None, None
+            self._failed(cause_of(error)[0])
+
+    def _made(self) -> OperatorProcess | None:
+        """Another process; None when it is no longer wanted."""
+        process = OperatorProcess(self.name, self._operator, self.host.imports)
         with self.lock:
-            if self._abandoned and process is not self._process:  # whoever takes over has found none
-                if process is not None:
-                    process.end()
-                return False
-            self._keep(process, epoch)
-            if process is None:
-                self._newer = True
-                self.lock.wait_for(lambda: self._abandoned, timeout=AGAIN_S)
-        return True
+            self._coming = process
+            if self._abandoned:
+                process.end()
+                return None
+        process.make()
+        return process
 
-    def _complain(self, cause: str) -> None:
-        """Once: it is tried again and again."""
-        if self._abandoned:
-            return  # it was ended in the middle
-        print(f"standby of {self.name}: {cause}", flush=True)
-        if cause != self._complaint and self._about is not None:
-            self._complaint = cause
-            text = f"{self.name}: its standby on {self.host.name} cannot take over what was saved: {cause}"
-            self.host.report("damaged", stage=self.name, unit=self._about["unit"], text=text)
-
-    def _rehearse(self) -> None:
-        """On recent rows, as soon as there are any."""
-        process, tables = self._process, [sample(self.host, s) for s in self.host.job.stages[self.name].inputs]
-        rows = [table.slice(0, REHEARSED_ROWS) for table in tables if table is not None and table.num_rows]
-        if process is None or len(rows) < len(tables):
-            return
-        try:
-            process.rehearse(rows)
-        except (Threw, Died) as error:  # throw-away rows may not suit the user's code
-            print(f"rehearsal of {self.name} failed: {cause_of(error)[0]}", flush=True)
-        self._rehearsed = True
-        self.host.report("warm", stage=self.name, **(self._about or {}))
+    def _load(self, process: OperatorProcess) -> None:
+        """Bring a process to the newest version, and count on it from then on."""
+        with self.lock:
+            versions = self._store.versions()
+            epoch = versions[-1] if versions else None
+            saved = None if epoch is None else Saves(self._store.state).read(epoch)
+        with self._acting:
+            if self._abandoned:  # whoever takes over sees to the state itself
+                return
+            if saved is not None:
+                process.restore(saved)
+            process.version = epoch
+        with self.lock:
+            if not self._abandoned:
+                self._keep(process, epoch)
 
     def _keep(self, process: OperatorProcess | None, epoch: int | None) -> None:
-        before, self._process, self.open_at = self._process, process, epoch
+        """Call with ``lock`` held."""
+        before, self._process, self._coming, self.open_at = self._process, process, None, epoch
         if before is not None and before is not process:
             before.end()
         was, self.armed = self.armed, process is not None and (self._stateless or epoch is not None)
         if self.armed and not was and self._about is not None:
             self.host.report("armed", stage=self.name, **self._about)
 
-    def _newest(self) -> tuple[int | None, bytes | None]:
-        """Call with ``lock`` held."""
-        versions = self._store.versions()
-        return (versions[-1], Saves(self._store.state).read(versions[-1])) if versions else (None, None)
+    def _failed(self, cause: str) -> None:
+        """Told once, and tried again and again."""
+        with self.lock:
+            if self._abandoned:
+                return  # it was ended in the middle
+            self._keep(None, None)
+            self._newer = True
+        print(f"standby of {self.name}: {cause}", flush=True)
+        if cause != self._complaint and self._about is not None:
+            self._complaint = cause
+            text = f"{self.name}: its standby on {self.host.name} cannot take over what was saved: {cause}"
+            self.host.report("damaged", stage=self.name, unit=self._about["unit"], text=text)
+        with self.lock:
+            self.lock.wait_for(lambda: self._abandoned, timeout=AGAIN_S)
+
+    def _rehearse(self) -> None:
+        """On recent rows, as soon as there are any, in a process of its own: nothing of it stays, and a takeover does
+        not wait for it."""
+        tables = [sample(self.host, stream) for stream in self.host.job.stages[self.name].inputs]
+        rows = [table.slice(0, REHEARSED_ROWS) for table in tables if table is not None and table.num_rows]
+        if len(rows) < len(tables):
+            self._look_again_s = min(2 * self._look_again_s, AGAIN_S)
+            return
+        process = None
+        try:
+            process = self._made()
+            if process is None:
+                return
+            limit = threading.Timer(REHEARSAL_S, process.end)
+            limit.start()
+            try:
+                process.rehearse(rows)
+            finally:
+                limit.cancel()
+            self._load(process)
+        except (Threw, Died) as error:  # throw-away rows may not suit the user's code; the takeover is then only slower
+            print(f"rehearsal of {self.name} failed: {cause_of(error)[0]}", flush=True)
+            if process is not None:
+                process.end()
+        if not self._abandoned:
+            self._rehearsed = True
+            self.host.report("warm", stage=self.name, **(self._about or {}))
 
     def close_state(self) -> None:
-        self.open_at = self._loaded = None
-        self._newer = True
+        self.open_at, self._newer = None, True
+        if self._process is not None:
+            self._process.version = None
         self.lock.notify_all()
 
     def abandon(self) -> None:
         with self.lock:
             self._abandoned = True
+            coming, self._coming = self._coming, None
             self.lock.notify_all()
+        if coming is not None:
+            coming.end()
 
     def take(self) -> OperatorProcess | None:
         return self._process if self._process is not None and self._process.lives else None
@@ -163,15 +194,14 @@ class ArmedOperator:
             if process is None or not versions:
                 return
             with self._acting:  # what is under way ends first; nothing comes after it
-                if self._loaded == versions[-1] and not mended:
+                if process.version == versions[-1] and not mended:
                     return
                 saved = Saves(self._store.state).read(versions[-1])
                 try:
                     if saved is not None:
                         process.restore(saved)
-                except (Threw, Died) as error:
-                    cause = cause_of(error)[0]
-                    raise JobError(f"operator {self.name!r} cannot be restored: {cause}") from None
+                except (Threw, Died):
+                    process.end()  # whoever takes over makes one of its own, and says what fails there
 
         return caught_up
 

@@ -273,9 +273,9 @@ class Coordinator:
         deadline = time.monotonic() + timeout_s
         replies = self._broadcast("drain", {})
         sources = [n for n, s in self.topology.stages.items() if not s.inputs]
-        produced = [r["produced"][n] for r in replies.values() for n in sources if n in r.get("produced", {})]
+        produced = {n: r["produced"][n] for r in replies.values() for n in sources if n in r.get("produced", {})}
         while produced and time.monotonic() < deadline and self.failure is None:
-            replies = self._broadcast("drain", {"final": min(produced)})
+            replies = self._broadcast("drain", {"finals": self.topology.finals(produced)})
             if replies and all(r.get("done") for r in replies.values()):
                 self._write_journal("stopped")
                 return True

@@ -19,6 +19,14 @@ Ended = tuple[str, str]
 """Why an engine ended, and whose failure that was (``core.failover``)."""
 
 
+class EngineFailed(Exception):
+    """What is asked of an engine beside its work failed: why, and whose failure that was."""
+
+    def __init__(self, cause: str, whose: str) -> None:
+        super().__init__(cause)
+        self.cause, self.whose = cause, whose
+
+
 class Engine(Protocol):
     """Computes one running stage."""
 
@@ -32,7 +40,7 @@ class Engine(Protocol):
 
     def files_of(self, epoch: int) -> dict[str, Path]:
         """The files that are the state after an epoch; names are those of a checkpoint. Raises FileNotFoundError when
-        it no longer has that state."""
+        it no longer has that state, EngineFailed when it cannot tell it."""
         ...
 
     def files_for(self, shipper: Shipper, epoch: int) -> dict[str, Path]:

@@ -599,14 +599,15 @@ class Host:
     # -- calls from the coordinator --------------------------------------------------------------------------------
 
     def _on_drain(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
-        """First without ``final``: stop cutting epochs. Then, with it: take the last checkpoints."""
+        """First without ``finals``: stop cutting epochs. Then, with it: take the last checkpoints, of every stage after
+        its last epoch."""
         with self.changed:
             self.draining = True
             self.changed.notify_all()
             stages = [s for s in self.stages.values() if hasattr(s, "drain")]
-        if header.get("final") is None:
+        if header.get("finals") is None:
             return {"produced": {s.name: s.begun for s in stages}}
-        return {"done": all([s.drain(header["final"]) for s in stages])}
+        return {"done": all([s.drain(header["finals"][s.name]) for s in stages])}
 
     def _on_status(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
         with self.changed:

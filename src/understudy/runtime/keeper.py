@@ -16,6 +16,7 @@ import pyarrow.flight as flight
 
 from understudy.core import keeping
 from understudy.core.policies import Policy, base
+from understudy.runtime.engine import EngineFailed
 from understudy.runtime.rehearsal import CALM_S
 from understudy.runtime.shipping import CALM_BYTES, Shippers
 
@@ -156,7 +157,9 @@ class Keeper(threading.Thread):
                     calm = max(0.0, stage.started_at + CALM_S - time.monotonic())
                     self.host.changed.wait_for(lambda: self.over or self._draining, timeout=calm)
         except Exception as error:
-            if not isinstance(error, FileNotFoundError):  # it has been cleaned up meanwhile
+            if isinstance(error, EngineFailed):
+                stage.fail(error.cause, error.whose)
+            elif not isinstance(error, FileNotFoundError):  # it has been cleaned up meanwhile
                 traceback.print_exc()
             failure: str | None = f"the version cannot be named: {error}"
         else:

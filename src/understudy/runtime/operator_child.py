@@ -22,6 +22,10 @@ from understudy.runtime.operator_wire import receive_tables, send_tables
 REHEARSALS = 3
 
 
+class Unfit(Exception):
+    """The user's class did not throw, but what it gave cannot be used."""
+
+
 class Child:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -37,6 +41,9 @@ class Child:
             try:
                 tables = receive_tables(self._connection, about) if what in ("process", "rehearse") else []
                 answer = getattr(self, f"_on_{what}")(*(tables or about))
+            except Unfit as error:
+                self._connection.send(("unfit", str(error)))
+                continue
             except Exception:
                 self._connection.send(("threw", traceback.format_exc()))
                 continue
@@ -62,11 +69,20 @@ class Child:
 
     def _on_save(self) -> bytes:
         if not hasattr(self._object, "save"):
-            return pickle.dumps(self._object.__getstate__(), protocol=pickle.HIGHEST_PROTOCOL)
+            return self._pickled()
         saved = self._object.save()
         if not isinstance(saved, (bytes, bytearray, memoryview)):
-            raise TypeError(f"{type(self._object).__name__}.save returned {type(saved).__name__}, not bytes")
+            raise Unfit(f"{type(self._object).__name__}.save returned {type(saved).__name__}, not bytes")
         return bytes(saved)
+
+    def _pickled(self) -> bytes:
+        try:
+            return pickle.dumps(self._object.__getstate__(), protocol=pickle.HIGHEST_PROTOCOL)
+        except Exception as error:
+            raise Unfit(
+                f"{type(self._object).__name__} cannot be saved: {error}; write methods save and restore, or keep what "
+                "cannot be pickled out of its attributes"
+            ) from error
 
     def _on_restore(self, saved: bytes) -> None:
         if hasattr(self._object, "restore"):
@@ -82,7 +98,7 @@ class Child:
 
 
 def fitted(made: Any, schema: pa.Schema, name: str) -> pa.Table:
-    """What ``process`` returned as a table of the schema that the operator was declared with. Raises TypeError."""
+    """What ``process`` returned as a table of the schema that the operator was declared with. Raises Unfit."""
     if made is None:
         return schema.empty_table()
     if isinstance(made, pa.RecordBatch):
@@ -90,11 +106,14 @@ def fitted(made: Any, schema: pa.Schema, name: str) -> pa.Table:
     elif type(made).__module__.partition(".")[0] == "pandas":
         made = pa.Table.from_pandas(made, preserve_index=False)
     if not isinstance(made, pa.Table):
-        raise TypeError(f"{name}.process returned {type(made).__name__}; return an Arrow table, or None for no rows")
+        raise Unfit(f"{name}.process returned {type(made).__name__}; return an Arrow table, or None for no rows")
     missing = [field for field in schema.names if field not in made.column_names]
     if missing:
-        raise TypeError(f"{name}.process returned columns {made.column_names}; its schema has {missing} too")
-    return made.select(schema.names).cast(schema)
+        raise Unfit(f"{name}.process returned columns {made.column_names}; its schema has {missing} too")
+    try:
+        return made.select(schema.names).cast(schema)
+    except pa.ArrowException as error:
+        raise Unfit(f"{name}.process returned rows that do not fit its schema: {error}") from error
 
 
 def main() -> None:
@@ -105,6 +124,12 @@ def main() -> None:
         os.read(lifeline, 1)
         os._exit(0)
 
+    def leave_alone() -> None:
+        """In a process that the user's code forks: the host must see this one's end, and nothing must outlive both."""
+        os.close(connection)
+        os.close(lifeline)
+
+    os.register_at_fork(after_in_child=leave_alone)
     threading.Thread(target=end_with_host, daemon=True).start()
     Child(Connection(connection)).serve()
     os._exit(0)

@@ -15,7 +15,8 @@ from understudy.core.failover import CODE
 from understudy.core.saving import Saving
 from understudy.runtime import blame, wire
 from understudy.runtime.arrow_types import collect
-from understudy.runtime.operator_process import Died, OperatorProcess, Threw
+from understudy.runtime.engine import EngineFailed
+from understudy.runtime.operator_process import Died, OperatorProcess, Threw, Unfit
 from understudy.runtime.spark import root_cause
 from understudy.runtime.spark_engine import SparkEngine
 
@@ -91,20 +92,25 @@ class Living:
         self._saving = Saving(stage.policy.checkpoint_s)
         self._busy = threading.Lock()
         """Held by whoever has the object process an epoch, or save what it made of it."""
-        self._at = stage.start_epoch
-        """The epoch that the object's state is at."""
+        self._at: int | None = stage.start_epoch
+        """The epoch that the object's state is at; None in the middle of one, and after one that failed."""
 
     def start(self) -> None:
         """Unless it was before."""
-        if self._process is None:
-            saved = self._saves.read(self.stage.start_epoch)
-            self._process = started(self.host, self.stage.name, self._operator, saved)
-            if self.stage.stopping:  # and whoever said so found no process yet
-                self._process.end()
+        if self._process is not None and self._process.lives:
+            return
+        self._process = OperatorProcess(self.stage.name, self._operator, self.host.imports)
+        if self.stage.stopping:  # and whoever said so found no process yet
+            self._process.end()
+        self._process.make()
+        saved = self._saves.read(self.stage.start_epoch)
+        if saved is not None:
+            self._process.restore(saved)
 
     def compute(self, epoch: int, tables: list[pa.Table]) -> pa.Table:
         assert self._process is not None
         with self._busy:
+            self._at = None  # should it throw half-way, that is nobody's state
             made = self._process.process(tables)
             self._at = epoch
         self.host.trace(self.stage.name, "computed", epoch)
@@ -129,13 +135,14 @@ class Living:
         return self._saves.has(epoch)
 
     def files_of(self, epoch: int) -> dict[str, Path]:
-        """Where a stage stands still, it is asked for a state that was not saved ahead."""
+        """Where a stage stands still, it is asked for a state that was not saved ahead. Raises EngineFailed when the
+        user's code fails at it, FileNotFoundError when the object has gone on."""
         if epoch < 0:
             return {}
         try:
             self._save(epoch)
         except (Threw, Died) as error:
-            raise FileNotFoundError(f"the state after epoch {epoch} cannot be saved: {error}") from error
+            raise EngineFailed(*cause_of(error)) from error
         return self._saves.files_of(epoch)
 
     def size(self) -> int:
@@ -222,14 +229,15 @@ class PreparedEngine(SparkEngine):
         self._living.save_if_due(epoch)
 
     def stop(self) -> None:
+        self._living.stop()  # first: the query would wait for what it is at
         super().stop()
-        self._living.stop()
 
     def files_of(self, epoch: int) -> dict[str, Path]:
         return {**super().files_of(epoch), **self._living.files_of(epoch)}
 
     def files_for(self, shipper: Shipper, epoch: int) -> dict[str, Path]:
-        return {**super().files_for(shipper, epoch), **self._living.files_of(epoch)}
+        own = self._living.files_of(epoch)  # sent first: it is not kept for long
+        return {**own, **super().files_for(shipper, epoch)}
 
     def sizes(self, epoch: int) -> tuple[int, int]:
         state, changed = super().sizes(epoch)
@@ -254,6 +262,8 @@ def started(host: Host, name: str, operator: Operator, saved: bytes | None) -> O
 
 def cause_of(error: Exception) -> Ended:
     """In the words of the user's code, where it threw."""
+    if isinstance(error, Unfit):
+        return str(error), CODE
     if isinstance(error, Threw):
         return root_cause(str(error)), blame.whose(str(error))
     if isinstance(error, Died):

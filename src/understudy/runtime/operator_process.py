@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,10 @@ class Threw(Exception):
     """The user's code threw in its process. The text is the traceback there."""
 
 
+class Unfit(Threw):
+    """It did not throw, but what it gave cannot be used. The text says why."""
+
+
 class Died(Exception):
     """The process is gone."""
 
@@ -34,6 +39,9 @@ class OperatorProcess:
         """``imports``: a folder that the user's code may import from. Returns before the object is made; what is asked
         first waits for it."""
         self.name = name
+        self.version: int | None = None
+        """The version that the object's state is of, as long as nobody has it process anything."""
+        self._stateless = operator.stateless
         self._lock = threading.Lock()
         self._ended, self._ending = False, threading.Lock()
         self._about: tuple[bytes, bytes] | None = (pickled(name, operator), operator.schema.serialize().to_pybytes())
@@ -47,10 +55,14 @@ class OperatorProcess:
                 pass_fds=(theirs.fileno(), lifeline),
                 env={**os.environ, "PYTHONPATH": path},
             )
+        except BaseException:
+            ours.close()
+            os.close(self._lifeline)
+            raise
         finally:
             theirs.close()
             os.close(lifeline)
-        self._connection = Connection(ours.detach())
+        self._socket, self._connection = ours, Connection(os.dup(ours.fileno()))
 
     @property
     def pid(self) -> int:
@@ -74,11 +86,13 @@ class OperatorProcess:
             self._answer()
 
     def save(self) -> bytes:
-        saved: bytes = self._ask("save")
+        """Nothing, of an object that keeps nothing."""
+        saved: bytes = b"" if self._stateless else self._ask("save")
         return saved
 
     def restore(self, saved: bytes) -> None:
-        self._ask("restore", saved)
+        if not self._stateless:
+            self._ask("restore", saved)
 
     def make(self) -> None:
         """Wait until the object is there."""
@@ -111,8 +125,8 @@ class OperatorProcess:
                 return receive_tables(self._connection, 1)[0]
         except (EOFError, OSError):
             raise self._died() from None
-        if kind == "threw":
-            raise Threw(answer)
+        if kind in ("threw", "unfit"):
+            raise (Threw if kind == "threw" else Unfit)(answer)
         return answer
 
     def _died(self) -> Died:
@@ -132,6 +146,9 @@ class OperatorProcess:
         self._process.kill()
         self._process.wait()
         os.close(self._lifeline)
+        with suppress(OSError):  # whoever waits for an answer gets none, also where the object has left children behind
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
         with self._lock:
             self._connection.close()
 

@@ -27,6 +27,7 @@ from understudy.core.policies import Policy, base
 from understudy.core.policies.upstream import Row
 from understudy.core.queue import AHEAD_MAX
 from understudy.runtime.checkpoints import CheckpointStore
+from understudy.runtime.engine import EngineFailed
 from understudy.runtime.keeper import Keeper, Reporter
 from understudy.runtime.parts import Shipped
 from understudy.runtime.streams import Inlet, SinkWriter, Stream, write_table
@@ -155,13 +156,19 @@ class RunningStage:
     # -- the engine's side --------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        cause, whose = self.engine.run()
-        if not self.stopping and not self.primary:
-            self.give_up(cause)
-        elif not self.stopping:
+        self.fail(*self.engine.run())
+
+    def fail(self, cause: str, whose: str) -> None:
+        """The engine has ended, or cannot be protected; told once. Somebody else has to go on."""
+        with self.host.changed:
+            if self.stopping or self.error is not None:
+                return
             self.error = cause
-            about = {"generation": self.generation, "epoch": self.granted, "cause": cause, "whose": whose}
-            self.host.report("threw", stage=self.name, unit=self.unit, **about)
+        if not self.primary:
+            self.give_up(cause)
+            return
+        about = {"generation": self.generation, "epoch": self.granted, "cause": cause, "whose": whose}
+        self.host.report("threw", stage=self.name, unit=self.unit, **about)
 
     def next_epoch(self, after: int, *, version: bool = True) -> int | None:
         """The engine asks for the epoch after ``after``: everything up to it is done, and with ``version`` the state
@@ -343,15 +350,15 @@ class RunningStage:
                 return False
             if self.policy.keeps_on_disk:
                 return self.keepers[0].drained()
-            at = self.committed  # beyond ``final`` where its part of the job has nothing in common with the slowest
-        if not (self.folder / "self" / "manifests" / f"{at}.json").exists():
+        if not (self.folder / "self" / "manifests" / f"{final}.json").exists():
             store = CheckpointStore(self.folder / "self", clear=True)
             try:
                 # With the output: a consumer that is rebuilt by replay may need some of it after the stop.
-                files = self.engine.last_files(at) | self.queue_files(at)
-            except FileNotFoundError:
-                return False  # it has gone on meanwhile
-            for header, body in Shipped({}).parts(files, self.about(at)):
+                files = self.engine.last_files(final) | self.queue_files(final)
+            except EngineFailed as error:
+                self.fail(error.cause, error.whose)
+                return False
+            for header, body in Shipped({}).parts(files, self.about(final)):
                 store.paste(header, body)
         return True
 

@@ -197,8 +197,10 @@ class StageVersions:
         self.timed = sweeping and role.last
         self.committed = self.acked = self.due = role.start
         """``due`` is the newest version that could be captured; never one from before it began."""
+        self._kept = role.start
+        """The newest that is trimmed and whose state was kept."""
         self._passed: set[int] = set()
-        """Epochs after it whose state was not kept: the stage has passed them."""
+        """Epochs after that whose state was not: unless the stage is at one of them, it is lost."""
         self.trimmed = role.start if role.trimmed is None else min(role.trimmed, role.start)
         self.at: dict[str, Version] = {}
         self.draining = False
@@ -206,22 +208,25 @@ class StageVersions:
     def advance(self, *, committed: int | None = None, trimmed: int | None = None, version: bool = True) -> None:
         if committed is not None and committed > self.committed:
             self.committed = committed
-            if not version and self.sweeping and not self.draining:
+            if not version and self.sweeping:
                 self._passed.add(committed)
         if trimmed is not None and trimmed > self.trimmed:
             self.trimmed = trimmed
         newest = min(self.committed, self.trimmed) if self.sweeping else self.committed
+        if self.draining and newest == self.committed:
+            # It stands still there, as far as is known: whatever state it is at can be captured.
+            self.due = max(self.due, newest)
+            return
         while newest in self._passed:
             newest -= 1
-        if newest > self.due:
-            self.due = newest
+        if newest > self._kept:
+            self._kept = newest
             if self._passed:
                 self._passed = {epoch for epoch in self._passed if epoch > newest}
+        self.due = self._kept if self.due in self._passed else max(self.due, self._kept)
 
     def drain(self) -> None:
-        """It stands still: whatever state it is at can be captured."""
         self.draining = True
-        self._passed.discard(self.committed)
         self.advance()
 
     def set_standbys(self, standbys: tuple[str, ...]) -> None:
