@@ -65,6 +65,13 @@ def test_it_is_spelled() -> None:
         parse("careless-standby")
 
 
+def test_a_policy_that_is_derived_without_a_name_takes_nobodys_place() -> None:
+    class Nameless(PassiveStandby):
+        pass
+
+    assert type(parse("passive-standby")) is PassiveStandby and parse(spell(Nameless())) == PassiveStandby()
+
+
 def test_it_is_estimated() -> None:
     profile = Profile(batch_s=0.2, delta_bytes=1000)
     found, usual = estimate(Careful(), profile), estimate(PassiveStandby(), profile)

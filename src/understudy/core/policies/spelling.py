@@ -18,13 +18,15 @@ from understudy.core.policies.none import NoProtection
 from understudy.core.policies.passive import PassiveStandby
 from understudy.core.policies.upstream import UpstreamBackup
 
-_OURS = (NoProtection, PassiveStandby, ActiveStandby, UpstreamBackup, Hybrid, Auto)
+_OURS: tuple[type[Policy], ...] = (NoProtection, PassiveStandby, ActiveStandby, UpstreamBackup, Hybrid, Auto)
 
 
 def kinds() -> dict[str, type[Policy]]:
     """Every policy that was imported, by its name: ours first."""
-    found: dict[type[Policy], None] = dict.fromkeys([*_OURS, *_below(Policy)])
-    return {kind.kind.replace(" ", "-"): kind for kind in found}
+    found: dict[str, type[Policy]] = {}
+    for kind in (*_OURS, *_below(Policy)):
+        found.setdefault(kind.kind.replace(" ", "-"), kind)  # one that has no name of its own is no other policy
+    return found
 
 
 def _below(kind: type[Policy]) -> Iterator[type[Policy]]:
