@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import psutil
@@ -54,8 +56,6 @@ class Slots:
 @pytest.fixture(autouse=True)
 def by_value() -> None:
     """As the module of a job file is sent."""
-    import sys
-
     cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
 
 
@@ -89,6 +89,57 @@ def test_another_process_goes_on_from_what_was_saved(living: Any, cls: type) -> 
     assert second.process([ROWS]) == expected
     second.restore(saved)
     assert second.process([ROWS]) == expected, "a standby restores again and again"
+
+
+JOB_FILE = """
+from collections import defaultdict
+from dataclasses import dataclass
+from enum import Enum
+import pyarrow as pa
+
+class Colour(Enum):
+    RED = 1
+
+@dataclass
+class Seen:
+    count: int = 0
+    colour: Colour = Colour.RED
+
+def fresh():
+    return Seen()
+
+class Watch:
+    def __init__(self):
+        self.seen, self.total = defaultdict(fresh), defaultdict(lambda: 0)
+    def process(self, rows):
+        for x in rows["x"].to_pylist():
+            self.seen[x].count += 1
+            self.total[x] += x
+        assert all(type(s) is Seen and s.colour is Colour.RED for s in self.seen.values())
+        return pa.table({"total": [sum(s.count for s in self.seen.values()) + sum(self.total.values())]})
+"""
+
+
+def test_state_of_the_job_files_own_classes_is_of_the_same_classes_elsewhere(living: Any) -> None:
+    """Dataclasses, enumerations, functions, lambdas, of a module that no operator's process can import. Every host
+    sends a copy of the class of its own."""
+
+    def loaded() -> type:
+        module = ModuleType("understudy_job_tried")
+        sys.modules[module.__name__] = module
+        exec(JOB_FILE, vars(module))
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+        found: type = module.Watch
+        return found
+
+    first, second = living(loaded()), living(loaded())
+    first.process([ROWS])
+    saved = first.save()
+    assert b"understudy_job_tried" in saved and len(saved) < 2000, "classes by name"
+    expected = first.process([ROWS])
+    second.restore(saved)
+    assert second.process([ROWS]) == expected
+    second.restore(second.save())
 
 
 def test_several_inputs(living: Any) -> None:

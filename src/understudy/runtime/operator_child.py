@@ -13,9 +13,11 @@ import sys
 import threading
 import traceback
 from multiprocessing.connection import Connection
+from types import FunctionType, ModuleType
 from typing import Any
 
 import pyarrow as pa
+from pyspark import cloudpickle
 
 from understudy.runtime.operator_wire import receive_tables, send_tables
 
@@ -55,7 +57,9 @@ class Child:
 
     def _on_make(self, pickled: bytes, schema: bytes) -> None:
         self._schema = pa.ipc.read_schema(pa.py_buffer(schema))
-        self._object = pickle.loads(pickled)()
+        cls = pickle.loads(pickled)
+        stand_in_for_module_of(cls)
+        self._object = cls()
 
     def _on_process(self, *tables: pa.Table) -> pa.Table:
         assert self._schema is not None
@@ -77,7 +81,8 @@ class Child:
 
     def _pickled(self) -> bytes:
         try:
-            return pickle.dumps(self._object.__getstate__(), protocol=pickle.HIGHEST_PROTOCOL)
+            found: bytes = cloudpickle.dumps(self._object.__getstate__())  # type: ignore[no-untyped-call]
+            return found
         except Exception as error:
             raise Unfit(
                 f"{type(self._object).__name__} cannot be saved: {error}; write methods save and restore, or keep what "
@@ -95,6 +100,29 @@ class Child:
         attributes, slots = state if isinstance(state, tuple) else (state, None)
         for name, value in {**(attributes or {}), **(slots or {})}.items():
             setattr(self._object, name, value)
+
+
+class StandIn(ModuleType):
+    """The job file's module, which cannot be imported here, as far as its names came along with a class."""
+
+    def __init__(self, name: str, names: dict[str, Any]) -> None:
+        super().__init__(name)
+        self._names = names
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self._names[name]
+        except KeyError:
+            raise AttributeError(f"{name} of the job file is not known here") from None
+
+
+def stand_in_for_module_of(cls: type) -> None:
+    """Let objects of the job file's classes be pickled by name, as in any script: restored elsewhere, they are of the
+    class that the code there uses. Pickled whole, each state would bring a class of its own."""
+    if cls.__module__ not in sys.modules:
+        methods = (value for value in vars(cls).values() if isinstance(value, FunctionType))
+        shared = next((method.__globals__ for method in methods), {})  # one for all that came of that module
+        sys.modules[cls.__module__] = StandIn(cls.__module__, shared)
 
 
 def fitted(made: Any, schema: pa.Schema, name: str) -> pa.Table:
