@@ -10,7 +10,7 @@ import time
 import traceback
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
@@ -22,6 +22,10 @@ from understudy.durations import seconds
 from understudy.errors import DrillFailed, JobError, Refused, SetupError, UnderstudyError
 from understudy.settings import check, check_master
 
+if TYPE_CHECKING:
+    from understudy.runtime.wire import Call
+
+A = TypeVar("A")
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
@@ -246,7 +250,7 @@ def host(
     )
 
 
-def _ask(folder: Path, token_file: Path | None, tls: Any, action: str, **header: Any) -> dict[str, Any]:
+def _ask(folder: Path, token_file: Path | None, tls: Any, call: Call[A]) -> A:
     """Ask the coordinator of the job in ``folder``."""
     import pyarrow.flight as flight
 
@@ -258,14 +262,14 @@ def _ask(folder: Path, token_file: Path | None, tls: Any, action: str, **header:
         raise SetupError(f"{folder}: no job has run there; pass --state")
     token = token_of(folder) if token_file is None and (folder / "token").exists() else _token(token_file)
     try:
-        reply = wire.Peer(address, token, tls=tls).call(action, header, timeout_s=150)
+        reply = wire.Peer(address, token, tls=tls).call(call, timeout_s=150)
     except flight.FlightUnauthenticatedError as error:
         raise Refused(f"the coordinator at {address} refused: {error}") from None
     except flight.FlightError:
         raise SetupError(f"no coordinator answers at {address}; the job of {folder} is not running") from None
     if reply.refused:
-        raise JobError(reply.header["text"])
-    return reply.header
+        raise JobError(reply.text)
+    return reply.answer
 
 
 @app.command()
@@ -281,15 +285,17 @@ def policy(
     tls_ca: TlsCa = None,
 ) -> None:
     """Change how a unit of a running job is protected; nothing is lost or repeated."""
+    from understudy.runtime import messages
+
     default = _default_state(Path(job)) if job.endswith(".py") else Path(".understudy") / job
     folder, tls = state or default, _tls(tls_cert, tls_key, tls_ca)
-    begun = _ask(folder, token_file, tls, "policy", unit=unit, policy=" ".join(words))
-    console.print(begun["text"], markup=False, highlight=False)
+    begun = _ask(folder, token_file, tls, messages.SwitchPolicy(unit, " ".join(words)))
+    console.print(begun.text, markup=False, highlight=False)
     with console.status("getting ready") if wait else nullcontext():
-        while wait and begun["turning"]:
-            begun = _ask(folder, token_file, tls, "turn", unit=unit)
-            if not begun["turning"]:
-                console.print(begun["text"], markup=False, highlight=False)
+        while wait and begun.turning:
+            begun = _ask(folder, token_file, tls, messages.AwaitTurn(unit))
+            if not begun.turning:
+                console.print(begun.text, markup=False, highlight=False)
 
 
 @app.command()
@@ -306,8 +312,9 @@ def status(
     """Show a running job: hosts, units, epochs, bytes."""
     from understudy import telling
     from understudy.core.policies import parse
+    from understudy.runtime import messages
 
-    answer = _ask(state or _only_state(), token_file, _tls(tls_cert, tls_key, tls_ca), "status")
+    answer = _ask(state or _only_state(), token_file, _tls(tls_cert, tls_key, tls_ca), messages.Status())
     if as_json:
         print(json.dumps(answer, indent=2))
         return

@@ -18,6 +18,7 @@ from typing import Any
 from understudy.core.pacing import IN_STEP
 from understudy.core.policies import Policy
 from understudy.runtime.coordinator import Coordinator
+from understudy.runtime.messages import Options
 from understudy.runtime.session import LocalRun, wait_for
 from understudy.runtime.wire import HA_CATEGORIES
 from understudy.sources import RecordedSource
@@ -239,7 +240,7 @@ class Drill:
             self.run.config,
             folder=self.out / "state" / "reference",
             listen=old.address,
-            options={"sink_root": str(root), "replay": entries, "reference": str(self.recorded)},
+            options=Options(sink_root=str(root), replay=entries, reference=str(self.recorded)),
         )
         fresh = Coordinator(config)
         self.run.coordinator = fresh

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from understudy import telling
 from understudy.runtime.coordinator import Coordinator
+from understudy.runtime.messages import Beat
 
 _STYLES = {
     "host-lost": "bold red",
@@ -90,16 +91,17 @@ class View:
             plan = dict(coordinator.failover.plan.units)
             alive = set(coordinator.failover.alive)
             hosts = sorted(coordinator.hosts)
-            pulses = dict(coordinator.pulses)
+            beats = dict(coordinator.watch.beats)
             story = coordinator.events[-_STORY_LINES:]
             standbys = {name: coordinator.standbys(name) for name in plan}
-            missing = {h for h in alive if coordinator.evidence.health(h).misses}
+            missing = {h for h in alive if coordinator.watch.evidence.health(h).misses}
         table = Table(title=f"{self._title}  {time.time() - self._begin:5.1f} s", title_justify="left", expand=False)
         for column in ("unit", "runs on", "standby", "generation", "epoch", "rows/s"):
             table.add_column(column, justify="right" if column in ("generation", "epoch", "rows/s") else "left")
         for name, unit in plan.items():
             last = coordinator.topology.units[name].stages[-1]
-            produced = pulses.get(unit.primary or "", [{}, 0])[0].get(last)
+            beat = beats.get(unit.primary or "")
+            produced = beat and beat.produced.get(last)
             exposed = standbys[name].startswith(telling.UNPROTECTED)
             table.add_row(
                 name,
@@ -107,7 +109,7 @@ class View:
                 Text(standbys[name], style="bold yellow" if exposed else ""),
                 str(unit.generation),
                 "-" if produced is None else str(produced),
-                self._rate(unit.primary, pulses),
+                self._rate(unit.primary, beats),
             )
         marks = Text("hosts: ")
         for host in hosts:
@@ -115,10 +117,10 @@ class View:
             marks.append(f" {host} ", style=well if host in alive else "white on red").append(" ")
         return Group(table, marks, *(self._line(event) for event in story))
 
-    def _rate(self, host: str | None, pulses: dict[str, list[Any]]) -> str:
-        if host is None or host not in pulses:
+    def _rate(self, host: str | None, beats: dict[str, Beat]) -> str:
+        if host is None or host not in beats:
             return "-"
-        now, rows = time.monotonic(), pulses[host][1]
+        now, rows = time.monotonic(), beats[host].rows
         then, before, rate = self._rates.get(host, (now, rows, 0.0))
         if now - then >= 1.0:
             rate = max(0.0, (rows - before) / (now - then))

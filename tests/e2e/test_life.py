@@ -28,7 +28,7 @@ from jobs import DIAMOND, IN_ORDER, PAIR, RARELY, REPLAYED, THROWS, WINDOWS, wri
 from understudy.cli import FAST_START
 from understudy.drill import Drill
 from understudy.errors import StageFailed
-from understudy.runtime import wire
+from understudy.runtime import messages, wire
 from understudy.runtime.cluster import signal_tree
 from understudy.runtime.session import LocalRun, wait_for
 from understudy.sources import generate_rows
@@ -61,9 +61,9 @@ def test_killed_primary_killed_everything_and_clean_stop(tmp_path: Path) -> None
     with LocalRun(job, state, hosts=2, fresh=True, settings=FAST_START) as run:
         run.coordinator.wait_until_running(armed=True, timeout_s=180)
         with pytest.raises(flight.FlightUnauthenticatedError):
-            wire.Peer(run.coordinator.address, "not the token").call("status")
+            wire.Peer(run.coordinator.address, "not the token").call(messages.Status())
         with pytest.raises(flight.FlightUnauthenticatedError):
-            wire.Peer(run.coordinator.hosts["h1"], "").call("exit")
+            wire.Peer(run.coordinator.hosts["h1"], "").call(messages.Exit())
         rehearsed = re.findall(r"speeds: rehearsed on (\d+) rows", (state / "hosts" / "h1" / "host.log").read_text())
         assert rehearsed and all(map(int, rehearsed)), "what comes from a stream of this host's own"
         before = epochs_in(sink)[-1]

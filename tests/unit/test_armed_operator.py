@@ -15,7 +15,7 @@ from pyspark import cloudpickle
 import understudy as us
 from stores import Primary
 from understudy.operators import checked
-from understudy.runtime import armed_operator
+from understudy.runtime import armed_operator, messages
 from understudy.runtime.armed_operator import ArmedOperator
 from understudy.runtime.checkpoints import CheckpointStore
 from understudy.runtime.operator_engine import FOLDER
@@ -57,8 +57,8 @@ class Host:
         self.job = us.Job("j")
         self.job.operator("rows", schema="number long", name="op")(Slow)
 
-    def report(self, kind: str, **about: Any) -> None:
-        self.reports.append((kind, about))
+    def report(self, what: messages.Reported) -> None:
+        self.reports.append(what)
 
 
 @pytest.fixture
@@ -69,9 +69,8 @@ def host(tmp_path: Path) -> Host:
 
 @pytest.fixture
 def armed(host: Host, store: CheckpointStore) -> Any:
-    about = {"unit": "u", "generation": 1, "spare": False}
     operator = checked(Slow, "number long", inputs=1, stateless=False)
-    made = ArmedOperator(host, "op", operator, store, about=about)  # type: ignore[arg-type]
+    made = ArmedOperator(host, "op", operator, store, told=messages.Armed("u", 1, "op"))  # type: ignore[arg-type]
     made._rehearsed = True  # nobody has rows here
     yield made
     made.stop()
@@ -99,7 +98,7 @@ def test_it_follows_what_is_pasted(armed: ArmedOperator, primary: Primary, host:
     for epoch in (3, 5, 9):
         paste(armed, primary, epoch)
         wait_for(lambda epoch=epoch: armed.open_at == epoch, 10, f"version {epoch}")  # type: ignore[misc]
-    assert armed.armed and [kind for kind, _ in host.reports] == ["armed"]
+    assert armed.armed and host.reports == [messages.Armed("u", 1, "op")]
     assert taken_over(armed) == 9
 
 
@@ -114,11 +113,10 @@ def test_a_takeover_in_the_middle_of_restoring_an_older_version(armed: ArmedOper
 
 def test_many_takeovers_right_after_a_version_came(host: Host, tmp_path: Path) -> None:
     operator = checked(Slow, "number long", inputs=1, stateless=False)
-    about = {"unit": "u", "generation": 1, "spare": False}
     for number in range(8):
         store = CheckpointStore(tmp_path / f"store-{number}")
         primary = Primary(tmp_path / f"primary-{number}", store)
-        armed = ArmedOperator(host, "op", operator, store, about=about)  # type: ignore[arg-type]
+        armed = ArmedOperator(host, "op", operator, store, told=messages.Armed("u", 1, "op"))  # type: ignore[arg-type]
         armed._rehearsed = True
         paste(armed, primary, 1)
         wait_for(lambda armed=armed: armed.armed, 10, "arming")  # type: ignore[misc]
@@ -142,7 +140,7 @@ def test_a_state_that_cannot_be_restored_is_told_once_and_at_the_takeover(
     wait_for(lambda: armed.armed, 10, "arming")
     paste(armed, primary, 2, takes_s=-1)
     wait_for(lambda: not armed.armed, 10, "its failure")
-    told = [about["text"] for kind, about in host.reports if kind == "damaged"]
+    told = [what.text for what in host.reports if isinstance(what, messages.Damaged)]
     assert told == ["op: its standby on h2 cannot take over what was saved: ValueError: 2 is nothing to go on from"]
 
 
@@ -172,6 +170,6 @@ def test_a_rehearsal_touches_nothing_and_is_not_waited_for(
     armed.pasted()
     wait_for(lambda: armed._rehearsed, 10, "the rehearsal")
     assert first is not None and not first.lives, "the one that has rehearsed took its place"
-    assert [kind for kind, _ in host.reports] == ["armed", "warm"]
+    assert host.reports == [messages.Armed("u", 1, "op"), messages.Warm("u", 1, "op")]
     paste(armed, primary, 2)
     assert taken_over(armed) == 2

@@ -161,6 +161,7 @@ def test_status_of_nothing_and_with_the_wrong_token(tmp_path: Path) -> None:
 
 
 def test_status_names_every_standby(tmp_path: Path) -> None:
+    from understudy.runtime.messages import Status
     from understudy.runtime.wire import Server, Service
 
     units = {
@@ -189,7 +190,7 @@ def test_status_names_every_standby(tmp_path: Path) -> None:
     answer = {"job": "j", "units": units, "hosts": hosts, "bytes": {"data": 1234}}
     state = tmp_path / ".understudy" / "job"
     state.mkdir(parents=True)
-    server = Server("127.0.0.1:0", "t", Service(calls={"status": lambda header, body: answer}))
+    server = Server("127.0.0.1:0", "t", Service(calls={Status: lambda call, body: answer}))
     try:
         (state / "coordinator.json").write_text(json.dumps({"address": server.address}))
         (state / "token").write_text("t")

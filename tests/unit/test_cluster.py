@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
-from understudy.runtime import cluster, wire
+from understudy.runtime import cluster, messages, wire
 from understudy.runtime.cluster import LocalHosts, Reviver
 from understudy.runtime.session import LocalRun, wait_for
 
@@ -126,17 +126,17 @@ class Running:
     def __init__(self) -> None:
         self.over = threading.Event()
         calls = {
-            "job": lambda header, body: {},
-            "plan": lambda header, body: {},
-            "exit": lambda header, body: {},
-            "status": lambda header, body: {
+            messages.TakeJob: lambda call, body: None,
+            messages.TakePlan: lambda call, body: None,
+            messages.Exit: lambda call, body: None,
+            messages.Status: lambda call, body: {
                 "stages": {"rows": {"role": "primary"}},
                 "bytes": dict.fromkeys(wire.CATEGORIES, 0),
             },
         }
-        self.server = wire.Server("127.0.0.1:0", "token", wire.Service(calls=calls, gets={"pulse": self.pulse}))
+        self.server = wire.Server("127.0.0.1:0", "token", wire.Service(calls=calls, gets={messages.Pulse: self.pulse}))
 
-    def pulse(self, request: dict[str, Any]) -> flight.FlightDataStream:
+    def pulse(self, get: messages.Pulse) -> flight.FlightDataStream:
         empty = pa.record_batch([pa.array([], pa.int8())], schema=BEAT)
 
         def beats() -> Iterator[Any]:

@@ -13,11 +13,14 @@ import pyarrow.flight as flight
 import pytest
 from rich.console import Console
 
+from understudy.core.failover import StageThrew, StandbyReady
 from understudy.core.readiness import Readiness
 from understudy.errors import UnderstudyError
 from understudy.live import View
-from understudy.runtime.coordinator import CONNECTIONS, Coordinator, CoordinatorConfig
+from understudy.runtime import messages
+from understudy.runtime.coordinator import Coordinator, CoordinatorConfig
 from understudy.runtime.session import wait_for
+from understudy.runtime.watching import CONNECTIONS
 from understudy.runtime.wire import CATEGORIES, Peer, Server, Service, listens
 
 BEAT = pa.schema([("beat", pa.int8())])
@@ -43,23 +46,26 @@ class Answering:
         """What it sends instead of pulses."""
         self.stages: dict[str, Any] = {}
         """As it tells them when asked how it stands."""
-        calls = {"job": lambda header, body: {}, "plan": self.plan, "status": self.status}
-        service = Service(calls=calls, gets={"pulse": self.pulse})
+        calls = {
+            messages.TakeJob: lambda call, body: None,
+            messages.TakePlan: self.plan,
+            messages.Status: self.status,
+        }
+        service = Service(calls=calls, gets={messages.Pulse: self.pulse})
         self.server = Server("127.0.0.1:0", "token", service)
 
-    def plan(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
+    def plan(self, call: messages.TakePlan, body: bytes) -> None:
         self.plans += 1
         if self.deaf > 0:
             self.deaf -= 1
         else:
-            self.serial = max(self.serial, header["serial"])
-        return {}
+            self.serial = max(self.serial, call.plan.serial)
 
-    def status(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
+    def status(self, call: messages.Status, body: bytes) -> dict[str, Any]:
         return {"stages": self.stages, "bytes": dict.fromkeys(CATEGORIES, 0)}
 
-    def pulse(self, request: dict[str, Any]) -> flight.FlightDataStream:
-        if self.process not in (None, request["process"]):
+    def pulse(self, get: messages.Pulse) -> flight.FlightDataStream:
+        if self.process not in (None, get.process):
             raise flight.FlightUnavailableError("another process")
         life = self.lives[self.connections] if self.connections < len(self.lives) else 1 << 30
         self.connections += 1
@@ -90,9 +96,13 @@ def coordinator(tmp_path: Path) -> Iterator[Coordinator]:
 
 
 def join(coordinator: Coordinator, host: Answering, process: str = "p1", name: str = "h1") -> None:
-    about = {"host": name, "address": host.server.address, "process": process, "pid": 1, "holds": {}}
-    assert not Peer(coordinator.address, "token").call("join", about).refused
+    about = messages.Join(name, host.server.address, pid=1, process=process, holds={})
+    assert not Peer(coordinator.address, "token").call(about).refused
     wait_for(lambda: name in coordinator.failover.alive, 10, "a host")
+
+
+def tell(coordinator: Coordinator, host: str, what: messages.Reported) -> None:
+    Peer(coordinator.address, "token").call(messages.Report.of(host, 0.0, what))
 
 
 def test_a_connection_that_is_lost_is_made_again(coordinator: Coordinator) -> None:
@@ -189,8 +199,7 @@ def test_who_is_armed_is_told_and_forgotten_with_the_process(tmp_path: Path) -> 
             "copy": (("h2",), []),
         }
         assert (coordinator.standbys("rows"), coordinator.standbys("copy")) == ("h2 (armed)", "h2 (arming)")
-        report = {"kind": "armed", "stage": "copy", "unit": "copy", "host": "h2", "generation": 1, "t": 0.0}
-        Peer(coordinator.address, "token").call("report", report)
+        tell(coordinator, "h2", messages.Armed("copy", 1, "copy"))
         assert coordinator.status()["units"]["copy"]["armed"] == ["h2"]
         assert coordinator.standbys("copy") == "h2 (armed)"
         coordinator.readiness = Readiness(coordinator.failover)  # as after its own crash
@@ -210,8 +219,7 @@ def test_who_is_armed_is_told_and_forgotten_with_the_process(tmp_path: Path) -> 
         assert coordinator.failover.plan.units["copy"].generation == 1
         assert coordinator.standbys("copy") == "UNPROTECTED: h2 (no state yet)"
         since = coordinator.failover.plan.units["copy"].since[0]
-        ready = {"kind": "standby-ready", "standby": "h2", "since": since}
-        Peer(coordinator.address, "token").call("report", report | {"host": "h1"} | ready)
+        tell(coordinator, "h1", StandbyReady("copy", 1, "h2", since))
         assert coordinator.standbys("copy") == "h2 (arming)"
     finally:
         coordinator.close(exit_hosts=False)
@@ -256,9 +264,7 @@ def test_a_job_that_stops_says_whose_failure_it_was(
     try:
         join(coordinator, host)
         coordinator.begin()
-        report = {"kind": "threw", "stage": "copy", "unit": "copy", "host": "h1", "generation": 1, "t": 0.0}
-        report |= {"epoch": 7, "cause": "boom"} | ({} if whose == "code" else {"whose": whose})
-        Peer(coordinator.address, "token").call("report", report)
+        tell(coordinator, "h1", StageThrew("copy", 1, "copy", 7, "boom", whose))
         with pytest.raises(UnderstudyError) as failure:
             coordinator.wait(10)
     finally:

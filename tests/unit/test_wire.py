@@ -20,7 +20,22 @@ from hypothesis import strategies as st
 from authority import Authority
 from understudy.errors import Refused, SetupError
 from understudy.runtime import wire
-from understudy.runtime.wire import Meter, Peer, Reply, Server, Service, Tls, epoch_stream, is_loopback, refuse
+from understudy.runtime.wire import (
+    Call,
+    Get,
+    Message,
+    Meter,
+    Peer,
+    Refusal,
+    Reply,
+    Server,
+    Service,
+    Tls,
+    is_loopback,
+    refuse,
+    refused_stream,
+    table_stream,
+)
 
 PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # for busy machines
 
@@ -28,32 +43,72 @@ TABLE = pa.table({"n": [1, 2, 3], "s": ["a", None, "ü"]})
 BEAT = pa.schema([("beat", pa.int8())])
 
 
-def get_epoch(request: dict[str, Any]) -> flight.FlightDataStream:
-    if request["epoch"] < 0:
-        return epoch_stream(wire.EMPTY, refuse("gone", "long ago").header)
-    return epoch_stream(TABLE.slice(request["epoch"]), {"epoch": request["epoch"]})
+class Got(Message, frozen=True):
+    n: int
+    body: str
 
 
-def get_pulse(request: dict[str, Any]) -> flight.FlightDataStream:
+class Echo(Call[Got], frozen=True):
+    n: int = 0
+
+
+class Plain(Call[bool], frozen=True):
+    pass
+
+
+class Stale(Call[None], frozen=True):
+    pass
+
+
+class OfUnit(Call[str], frozen=True):
+    unit: str
+
+
+class Boom(Call[None], frozen=True):
+    kind: str
+
+
+class Odd(Call[int], frozen=True):
+    """Answered with something else than it promises."""
+
+
+class Nonsense(Call[None], frozen=True):
+    """Nobody answers it."""
+
+
+class Epoch(Get[int], frozen=True):
+    epoch: int
+
+
+class Pulse(Get[None], frozen=True):
+    beats: int
+
+
+def get_epoch(get: Epoch) -> flight.FlightDataStream:
+    return refused_stream(Refusal.GONE) if get.epoch < 0 else table_stream(TABLE.slice(get.epoch), get.epoch)
+
+
+def get_pulse(get: Pulse) -> flight.FlightDataStream:
     empty = pa.record_batch([pa.array([], pa.int8())], schema=BEAT)
-    return flight.GeneratorStream(BEAT, ((empty, str(i).encode()) for i in range(request["beats"])))
+    return flight.GeneratorStream(BEAT, ((empty, str(i).encode()) for i in range(get.beats)))
 
 
-def boom(header: dict[str, Any], body: bytes) -> dict[str, Any]:
+def boom(call: Boom, body: bytes) -> None:
     raise {"key": KeyError("unit"), "type": TypeError("no"), "value": ValueError("odd"), "os": OSError(28, "full")}[
-        header["kind"]
+        call.kind
     ]
 
 
 SERVICE = Service(
     calls={
-        "echo": lambda header, body: Reply({"got": header}, body[::-1]),
-        "plain": lambda header, body: {"ok": True},
-        "fenced": lambda header, body: refuse("fenced", "generation 3 runs"),
-        "unit": lambda header, body: {"unit": header["unit"]},
-        "boom": boom,
+        Echo: lambda call, body: Got(call.n, body[::-1].hex()),
+        Plain: lambda call, body: True,
+        Stale: lambda call, body: refuse(Refusal.FENCED, "generation 3 runs"),
+        OfUnit: lambda call, body: call.unit,
+        Boom: boom,
+        Odd: lambda call, body: "three",
     },
-    gets={"epoch": get_epoch, "pulse": get_pulse},
+    gets={Epoch: get_epoch, Pulse: get_pulse},
 )
 
 
@@ -92,47 +147,48 @@ def test_the_address_has_the_port_that_was_found(server: Server) -> None:
     assert host == "127.0.0.1" and int(port) == server.port > 0
 
 
-def test_a_call_takes_a_header_and_a_body_and_brings_both_back(peer: Peer) -> None:
-    header = {"epoch": 3, "text": "ü", "deep": [{"a": None}]}
-    assert peer.call("echo", header, b"\x00\xffabc") == Reply({"got": header}, b"cba\xff\x00")
-    assert peer.call("echo") == Reply({"got": {}}, b"")
-    assert peer.call("plain") == Reply({"ok": True})
+def test_a_call_takes_a_body_along_and_brings_an_answer_back(peer: Peer) -> None:
+    assert peer.call(Echo(3), b"\x00\xffabc") == Reply(Got(3, b"cba\xff\x00".hex()))
+    assert peer.call(Echo()).answer == Got(0, "")
+    assert peer.call(Plain()).answer is True
 
 
 def test_a_large_body_comes_through(peer: Peer) -> None:
     """A checkpoint's parts are 8 MiB, twice gRPC's usual limit."""
     body = bytes(range(256)) * (36 << 10)
-    assert peer.call("echo", {}, body).body == body[::-1]
+    assert peer.call(Echo(), body).answer.body == body[::-1].hex()
 
 
 def test_a_refusal_is_a_value(peer: Peer) -> None:
-    reply = peer.call("fenced")
-    assert (reply.refused, reply.header["text"]) == ("fenced", "generation 3 runs")
-    assert peer.call("plain").refused is None
+    reply = peer.call(Stale())
+    assert (reply.refused, reply.text) == (Refusal.FENCED, "generation 3 runs")
+    with pytest.raises(RuntimeError, match="refused: fenced generation 3 runs"):
+        _ = reply.answer
+    assert peer.call(Plain()).refused is None
 
 
 def test_an_epoch_comes_with_its_header(peer: Peer) -> None:
-    reply, table = peer.get({"get": "epoch", "epoch": 1})
-    assert reply == Reply({"epoch": 1})
+    reply, table = peer.get(Epoch(1))
+    assert reply == Reply(1)
     assert table.to_pydict() == TABLE.slice(1).to_pydict()
-    _, empty = peer.get({"get": "epoch", "epoch": 3})
+    _, empty = peer.get(Epoch(3))
     assert empty.num_rows == 0 and empty.schema.names == ["n", "s"]
 
 
 def test_a_refused_get_is_a_value(peer: Peer) -> None:
-    reply, table = peer.get({"get": "epoch", "epoch": -1})
+    reply, table = peer.get(Epoch(-1))
     assert reply.refused == "gone" and table.num_columns == 0
 
 
 def test_a_stream_brings_the_metadata_of_each_message(peer: Peer) -> None:
-    assert list(peer.stream({"get": "pulse", "beats": 3})) == [b"0", b"1", b"2"]
+    assert list(peer.stream(Pulse(3))) == [b"0", b"1", b"2"]
 
 
 def test_a_closed_peer_connects_again(peer: Peer) -> None:
-    assert peer.call("plain").header == {"ok": True}
+    assert peer.call(Plain()).answer
     peer.close()
     peer.close()
-    assert peer.call("plain").header == {"ok": True}
+    assert peer.call(Plain()).answer
 
 
 def test_a_call_whose_connection_is_closed_meanwhile_finds_nobody(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,14 +197,14 @@ def test_a_call_whose_connection_is_closed_meanwhile_finds_nobody(peer: Peer, mo
     closed.close()
     monkeypatch.setattr(peer, "_connected", lambda: closed)
     with pytest.raises(flight.FlightError, match="closed meanwhile"):
-        peer.call("plain")
+        peer.call(Plain())
 
 
 def test_several_threads_share_a_peer(peer: Peer) -> None:
     answers: dict[int, Any] = {}
 
     def ask(n: int) -> None:
-        answers[n] = peer.call("echo", {"n": n}).header["got"]["n"]
+        answers[n] = peer.call(Echo(n)).answer.n
 
     threads = [threading.Thread(target=ask, args=(n,)) for n in range(16)]
     for thread in threads:
@@ -163,20 +219,20 @@ def test_a_peer_that_is_not_there_raises() -> None:
         taken.bind(("127.0.0.1", 0))  # bound, not listening: nobody answers, and nobody else can have it
         peer = Peer(f"127.0.0.1:{taken.getsockname()[1]}", "secret")
         with pytest.raises(flight.FlightUnavailableError):
-            peer.call("plain", timeout_s=5)
+            peer.call(Plain(), timeout_s=5)
         peer.close()
 
 
 def test_bytes_are_counted_by_category(server: Server) -> None:
     meter = Meter()
     peer = Peer(server.address, "secret", meter)
-    peer.call("echo", {}, b"x" * 100, category="checkpoint")
-    _, table = peer.get({"get": "epoch", "epoch": 0})
-    list(peer.stream({"get": "pulse", "beats": 3}))
+    peer.call(Echo(), b"x" * 100, category="checkpoint")
+    _, table = peer.get(Epoch(0))
+    list(peer.stream(Pulse(3)))
     peer.close()
     counted = meter.snapshot()
     assert list(counted) == list(wire.CATEGORIES)
-    assert 200 < counted["checkpoint"] < 250, "there and back"
+    assert 300 < counted["checkpoint"] < 350, "there, and back in hexadecimal"
     assert table.nbytes < counted["data"] < table.nbytes + 100
     assert counted["heartbeat"] == 3
     assert counted["ack"] == counted["duplicate"] == counted["control"] == 0
@@ -188,13 +244,13 @@ def test_bytes_are_counted_by_category(server: Server) -> None:
 @pytest.mark.parametrize("token", ["", "Secret", "secret2", "secre", None])
 def test_a_wrong_or_missing_token_is_turned_away_everywhere(server: Server, token: str | None) -> None:
     with pytest.raises(flight.FlightUnauthenticatedError, match="wrong or missing job token") as caught:
-        raw(server, "plain", packed({}), token=token)
+        raw(server, "Plain", packed({}), token=token)
     assert wire.is_refused(caught.value)
     stranger = Peer(server.address, token or "")
     with pytest.raises(flight.FlightUnauthenticatedError):
-        stranger.get({"get": "epoch", "epoch": 0})
+        stranger.get(Epoch(0))
     with pytest.raises(flight.FlightUnauthenticatedError):
-        list(stranger.stream({"get": "pulse", "beats": 1}))
+        list(stranger.stream(Pulse(1)))
     stranger.close()
 
 
@@ -207,13 +263,13 @@ def test_calls_that_nobody_offers_are_behind_the_gate_too(server: Server) -> Non
 
 def test_no_handler_sees_a_call_without_the_token() -> None:
     seen: list[Any] = []
-    server = Server("127.0.0.1:0", "secret", Service(calls={"x": lambda h, b: seen.append(h) or {}}))
+    server = Server("127.0.0.1:0", "secret", Service(calls={Echo: lambda call, body: seen.append(call)}))
     try:
         with pytest.raises(flight.FlightUnauthenticatedError):
-            raw(server, "x", packed({}), token="guess")
+            raw(server, "Echo", packed({}), token="guess")
         assert seen == []
-        raw(server, "x", packed({"n": 1}))
-        assert seen == [{"n": 1}]
+        raw(server, "Echo", packed({"n": 1}))
+        assert seen == [Echo(1)]
     finally:
         server.shutdown()
 
@@ -300,72 +356,68 @@ def test_two_servers_cannot_share_a_port(server: Server) -> None:
     ],
 )
 def test_malformed_messages_are_errors_and_the_server_lives_on(server: Server, peer: Peer, message: bytes) -> None:
-    with pytest.raises(flight.FlightServerError, match="malformed 'echo'"):
-        raw(server, "echo", message)
-    assert peer.call("plain").header == {"ok": True}
+    with pytest.raises(flight.FlightServerError, match="malformed 'Echo'"):
+        raw(server, "Echo", message)
+    assert peer.call(Plain()).answer
 
 
 def test_a_header_longer_than_its_message_is_malformed(server: Server) -> None:
-    with pytest.raises(flight.FlightServerError, match="malformed 'echo': header is longer than the message"):
-        raw(server, "echo", struct.pack("<I", 1000) + b"{}")
+    with pytest.raises(flight.FlightServerError, match="malformed 'Echo': header is longer than the message"):
+        raw(server, "Echo", struct.pack("<I", 1000) + b"{}")
 
 
-@pytest.mark.parametrize("header", [{}, {"unit": 5}, {"other": 1}])
-def test_a_header_without_what_is_needed_is_an_error(server: Server, peer: Peer, header: dict[str, Any]) -> None:
-    if "unit" in header:
-        assert peer.call("unit", header).header == header
-    else:
-        with pytest.raises(flight.FlightServerError, match=r"malformed 'unit': KeyError\('unit'\)"):
-            peer.call("unit", header)
+@pytest.mark.parametrize(
+    ("header", "why"),
+    [
+        ({}, "missing required field `unit`"),
+        ({"unit": 5}, "Expected `str`, got `int`"),
+        ({"unit": "u", "other": 1}, "unknown field `other`"),
+    ],
+)
+def test_a_message_that_is_not_what_it_should_be_reaches_nobody(server: Server, header: Any, why: str) -> None:
+    with pytest.raises(flight.FlightServerError, match=f"malformed 'OfUnit': .*{why}"):
+        raw(server, "OfUnit", packed(header))
+
+
+def test_an_answer_that_is_not_what_it_should_be_is_an_error(peer: Peer) -> None:
+    with pytest.raises(flight.FlightError, match="malformed answer to Odd: Expected `int`, got `str`"):
+        peer.call(Odd())
 
 
 @pytest.mark.parametrize("kind", ["key", "type", "value", "os", "unknown"])
 def test_a_handler_that_raises_is_an_error_for_the_caller_only(peer: Peer, kind: str) -> None:
     with pytest.raises((flight.FlightError, pa.ArrowException, OSError)):
-        peer.call("boom", {"kind": kind})
-    assert peer.call("plain").header == {"ok": True}
+        peer.call(Boom(kind))
+    assert peer.call(Plain()).answer
 
 
 def test_an_unknown_call_is_an_error(server: Server, peer: Peer) -> None:
-    with pytest.raises(flight.FlightServerError, match="unknown call 'nonsense'"):
-        peer.call("nonsense")
-    assert peer.call("plain").header == {"ok": True}
+    with pytest.raises(flight.FlightServerError, match="unknown call 'Nonsense'"):
+        peer.call(Nonsense())
+    assert peer.call(Plain()).answer
 
 
 @pytest.mark.parametrize(
-    "ticket", [b"", b"{", b"[]", b"5", b"null", b"{}", b'{"get": "nothing"}', b'{"get": {}}', b"\xff"]
+    "ticket", [b"", b"{", b"[]", b"5", b"null", b"{}", b'["nothing", {}]', b'["Epoch", {}]', b'["Epoch"]', b"\xff"]
 )
 def test_malformed_tickets_are_errors_and_the_server_lives_on(server: Server, peer: Peer, ticket: bytes) -> None:
     options = flight.FlightCallOptions(timeout=10, headers=[(b"authorization", b"Bearer secret")])
     with flight.FlightClient(f"grpc+tcp://{server.address}") as client:
         with pytest.raises(flight.FlightServerError, match="malformed ticket"):
             client.do_get(flight.Ticket(ticket), options).read_all()
-    assert peer.get({"get": "epoch", "epoch": 0})[1].num_rows == 3
-
-
-def test_a_get_without_what_is_needed_is_an_error(peer: Peer) -> None:
-    with pytest.raises((flight.FlightError, pa.ArrowException)):
-        peer.get({"get": "epoch"})
-    assert peer.get({"get": "epoch", "epoch": 0})[1].num_rows == 3
+    assert peer.get(Epoch(0))[1].num_rows == 3
 
 
 def test_a_header_nested_beyond_reason_is_an_error(server: Server, peer: Peer) -> None:
     with pytest.raises((flight.FlightError, pa.ArrowException)):
-        raw(server, "echo", packed(b"[" * 100_000))
-    assert peer.call("plain").header == {"ok": True}
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
-    max_leaves=5,
-)
+        raw(server, "Echo", packed(b"[" * 100_000))
+    assert peer.call(Plain()).answer
 
 
 @settings(PATIENT)
-@given(st.dictionaries(st.text(max_size=5), JSON, max_size=4), st.binary(max_size=50))
-def test_packing_and_unpacking(header: dict[str, Any], body: bytes) -> None:
-    assert wire._unpack(wire._pack(header, body)) == (header, body)
+@given(st.binary(max_size=50), st.binary(max_size=50))
+def test_packing_and_unpacking(head: bytes, body: bytes) -> None:
+    assert wire._unpack(wire._pack(head, body)) == (head, body)
 
 
 @settings(PATIENT)
@@ -398,16 +450,16 @@ def tls_server(authorities: tuple[Authority, Authority]) -> Iterator[Server]:
 
 def test_with_tls_both_sides_know_each_other(tls_server: Server, authorities: tuple[Authority, Authority]) -> None:
     peer = Peer(f"127.0.0.1:{tls_server.port}", "secret", tls=authorities[0].tls())
-    assert peer.call("echo", {"n": 1}, b"ab") == Reply({"got": {"n": 1}}, b"ba")
-    assert peer.get({"get": "epoch", "epoch": 0})[1].num_rows == 3
-    assert list(peer.stream({"get": "pulse", "beats": 2})) == [b"0", b"1"]
+    assert peer.call(Echo(1), b"ab").answer == Got(1, b"ba".hex())
+    assert peer.get(Epoch(0))[1].num_rows == 3
+    assert list(peer.stream(Pulse(2))) == [b"0", b"1"]
     peer.close()
 
 
 def test_with_tls_the_token_is_still_asked_for(tls_server: Server, authorities: tuple[Authority, Authority]) -> None:
     peer = Peer(f"127.0.0.1:{tls_server.port}", "guess", tls=authorities[0].tls())
     with pytest.raises(flight.FlightUnauthenticatedError):
-        peer.call("plain")
+        peer.call(Plain())
     peer.close()
 
 
@@ -417,7 +469,7 @@ def test_with_tls_a_client_of_another_authority_is_turned_away(
     ours, theirs = (a.tls() for a in authorities)
     peer = Peer(f"127.0.0.1:{tls_server.port}", "secret", tls=Tls(theirs.cert, theirs.key, ours.ca))
     with pytest.raises(flight.FlightUnavailableError):
-        peer.call("plain", timeout_s=5)
+        peer.call(Plain(), timeout_s=5)
     peer.close()
 
 
@@ -427,14 +479,14 @@ def test_with_tls_a_server_of_another_authority_is_not_trusted(
     ours, theirs = (a.tls() for a in authorities)
     peer = Peer(f"127.0.0.1:{tls_server.port}", "secret", tls=Tls(ours.cert, ours.key, theirs.ca))
     with pytest.raises(flight.FlightUnavailableError):
-        peer.call("plain", timeout_s=5)
+        peer.call(Plain(), timeout_s=5)
     peer.close()
 
 
 def test_with_tls_nobody_comes_in_without_it(tls_server: Server, authorities: tuple[Authority, Authority]) -> None:
     plain = Peer(f"127.0.0.1:{tls_server.port}", "secret")
     with pytest.raises(flight.FlightUnavailableError):
-        plain.call("plain", timeout_s=5)
+        plain.call(Plain(), timeout_s=5)
     plain.close()
     ca = Path(authorities[0].tls().ca).read_bytes()
     with flight.FlightClient(f"grpc+tls://127.0.0.1:{tls_server.port}", tls_root_certs=ca) as anonymous:

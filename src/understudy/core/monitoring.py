@@ -15,11 +15,14 @@ because generations fence, and costs a takeover. Two rules keep it at one:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from understudy.core.detection import Beat, Connected, Detector, Failed, Missed, Returned, Tick, Trouble, View
+from understudy.core.failover import HostCleared, HostJoined, HostLost, HostSuspected
 from understudy.core.topology import Topology
+
+Consequence = HostCleared | HostJoined | HostLost | HostSuspected
 
 OWNER = "coordinator"
 """The watcher whom nobody has to name."""
@@ -250,3 +253,12 @@ def _news(watcher: str, before: View, after: View) -> list[Effect]:
         elif old is None:
             news.append(Told(watcher, Missed(host, trouble.misses)))
     return news
+
+
+def consequence(sight: Missed | Failed | Returned, alive: Collection[str]) -> Consequence:
+    """What evidence about a host means for placement, while these hosts are counted on."""
+    if isinstance(sight, Failed):
+        return HostLost(sight.host, sight.reason)
+    if isinstance(sight, Missed):
+        return HostSuspected(sight.host)
+    return HostCleared(sight.host) if sight.host in alive else HostJoined(sight.host, returned=True)

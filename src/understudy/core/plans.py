@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Self
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 from understudy.core.policies import Policy, parse
 
@@ -114,21 +114,3 @@ class UnitPlan(Standbys):
 class Plan:
     serial: int = 0
     units: Mapping[str, UnitPlan] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        """As a journal keeps it and a message carries it."""
-        return {"serial": self.serial, "units": {name: asdict(unit) for name, unit in self.units.items()}}
-
-    @classmethod
-    def from_dict(cls, kept: Mapping[str, Any]) -> Plan:
-        return cls(kept["serial"], {name: _unit_from(unit) for name, unit in kept["units"].items()})
-
-
-def _unit_from(kept: Mapping[str, Any]) -> UnitPlan:
-    turn = kept["turn"] and Turn(**_with_tuples(kept["turn"]))
-    return UnitPlan(**{**_with_tuples(kept), "turn": turn})
-
-
-def _with_tuples(kept: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON has only lists."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in kept.items()}

@@ -378,13 +378,13 @@ class Bench:
     def _await_phase(self, host: str, every_s: float) -> None:
         """Until half of the time between two checkpoints has passed, and half of that between two heartbeats of a host:
         as nearly as both come together within some checkpoints."""
-        beat_s = self.coordinator.detector.interval_s
+        beat_s = self.coordinator.watch.detector.interval_s
         left_s = 0.0
         for _ in range(PHASES):
             if every_s:
                 self._await_checkpoint()
                 self.coordinator.wait(every_s / 2)
-            left_s = (self.coordinator.detector.heard_at(host) + beat_s / 2 - time.monotonic()) % beat_s
+            left_s = (self.coordinator.watch.detector.heard_at(host) + beat_s / 2 - time.monotonic()) % beat_s
             if not every_s or left_s < every_s / 6:
                 break
         time.sleep(left_s)

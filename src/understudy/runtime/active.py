@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from understudy.runtime import wire
+from understudy.runtime import messages, wire
 from understudy.runtime.checkpoints import CheckpointStore
 from understudy.runtime.parts import CheckpointDamaged
 from understudy.runtime.stage import RunningStage, position
@@ -28,16 +28,16 @@ class ActiveStandbyStage:
         self._lock = threading.Lock()
         self._released = False
 
-    def paste(self, header: dict[str, Any], body: bytes) -> wire.Reply | dict[str, Any]:
+    def paste(self, part: dict[str, Any], body: bytes) -> int | wire.Reply[Any] | None:
         try:
             with self._lock:
                 if self._released:
                     return wire.refuse(Refusal.FENCED)
-                epoch = self.store.paste(header, body)
+                epoch = self.store.paste(part, body)
                 # A copy that has got further already, under another primary, simply goes on.
                 if epoch is not None and (self.copy is None or self.copy.committed < epoch):
                     self._run()
-            return {"epoch": epoch}
+            return epoch
         except CheckpointDamaged as error:
             return wire.refuse(Refusal.DAMAGED, str(error))
         except OSError as error:
@@ -73,7 +73,7 @@ class ActiveStandbyStage:
                 copy.generation = generation
             self.host.changed.notify_all()
         if copy is not None and copy.resumed_at is not None:
-            self.host.report("armed", stage=self.name, unit=self.unit, generation=generation)
+            self.host.report(messages.Armed(self.unit, generation, self.name))
 
     def rise(self) -> None:
         """It runs already."""
@@ -89,7 +89,7 @@ class ActiveStandbyStage:
             copy = self.copy
             return None if copy is None or copy.stopping else copy
 
-    def arm(self) -> wire.Reply | dict[str, Any]:
+    def arm(self) -> str | wire.Reply[Any]:
         engine = self.host.spark_engine(self.name)
         return wire.refuse(Refusal.STOPPED) if engine is None else engine.arm()
 

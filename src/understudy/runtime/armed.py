@@ -14,7 +14,7 @@ from itertools import chain, count, repeat
 from typing import TYPE_CHECKING, Any
 
 from understudy.errors import JobError
-from understudy.runtime import wire
+from understudy.runtime import messages, wire
 from understudy.runtime.checkpoints import CheckpointStore
 from understudy.runtime.opened import Stores
 from understudy.runtime.rehearsal import CALM_S, REHEARSAL_S, Rehearsal
@@ -108,7 +108,7 @@ class ArmedQuery:
                     self._wait_for(lambda: self._has_snapshot)
                     self._rehearse(WARM_EPOCHS)
             if not self._abandoned.is_set():
-                self.host.report("warm", stage=self.name, unit=self.unit, generation=self.generation)
+                self.host.report(messages.Warm(self.unit, self.generation, self.name))
             while not self._abandoned.is_set():
                 if not self._query.isActive:
                     self._start(plans)
@@ -151,8 +151,7 @@ class ArmedQuery:
             print(f"standby of {self.name}: its query ended: {cause}", flush=True)
             self._abandoned.wait(min(60.0, 2.0**failed))
         if self.armed:
-            about = {"unit": self.unit, "generation": self.generation, "spare": self.stateless}
-            self.host.report("armed", stage=self.name, **about)
+            self.host.report(messages.Armed(self.unit, self.generation, self.name, spare=self.stateless))
 
     def _rehearse(self, epochs: int) -> None:
         with self.lock:
@@ -256,7 +255,7 @@ class ArmedQuery:
     def _publish(self, frame: DataFrame, batch: int) -> None:
         self.host.publish(self.name, frame, batch)
 
-    def arm(self) -> wire.Reply | dict[str, Any]:
+    def arm(self) -> str | wire.Reply[Any]:
         """Its reader has come to the door. Answers when the query may go on, or is over."""
         rehearsal = self._rehearsal
         if rehearsal:

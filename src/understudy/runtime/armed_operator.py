@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from understudy.runtime import wire
+from understudy.runtime import messages, wire
 from understudy.runtime.armed import ArmedQuery
 from understudy.runtime.operator_engine import Saves, cause_of
 from understudy.runtime.operator_process import Died, OperatorProcess, Threw
@@ -41,13 +41,13 @@ class ArmedOperator:
         *,
         stateless: bool = False,
         lock: threading.Condition | None = None,
-        about: Mapping[str, Any] | None = None,
+        told: messages.Armed | None = None,
     ) -> None:
-        """``about``: what the coordinator is told with the news that it is armed; None where somebody else tells, and
-        the object is given what a query prepares."""
+        """``told``: what the coordinator is told when it is armed; None where somebody else tells, and the object is
+        given what a query prepares."""
         self.host, self.name, self._operator, self._store = host, name, operator, store
-        self._about = about
-        self._rehearsed, self._look_again_s = about is None, REHEARSE_AGAIN_S
+        self._told = told
+        self._rehearsed, self._look_again_s = told is None, REHEARSE_AGAIN_S
         self.lock = lock or threading.Condition()
         self.armed = False
         self.open_at: int | None = None
@@ -124,8 +124,8 @@ class ArmedOperator:
         if before is not None and before is not process:
             before.end()
         was, self.armed = self.armed, process is not None and (self._stateless or epoch is not None)
-        if self.armed and not was and self._about is not None:
-            self.host.report("armed", stage=self.name, **self._about)
+        if self.armed and not was and self._told is not None:
+            self.host.report(self._told)
 
     def _failed(self, cause: str) -> None:
         """Told once, and tried again and again."""
@@ -135,10 +135,10 @@ class ArmedOperator:
             self._keep(None, None)
             self._newer = True
         print(f"standby of {self.name}: {cause}", flush=True)
-        if cause != self._complaint and self._about is not None:
+        if cause != self._complaint and self._told is not None:
             self._complaint = cause
             text = f"{self.name}: its standby on {self.host.name} cannot take over what was saved: {cause}"
-            self.host.report("damaged", stage=self.name, unit=self._about["unit"], text=text)
+            self.host.report(messages.Damaged(self._told.unit, text))
         with self.lock:
             self.lock.wait_for(lambda: self._abandoned, timeout=AGAIN_S)
 
@@ -166,9 +166,9 @@ class ArmedOperator:
             print(f"rehearsal of {self.name} failed: {cause_of(error)[0]}", flush=True)
             if process is not None:
                 process.end()
-        if not self._abandoned:
+        if not self._abandoned and self._told is not None:
             self._rehearsed = True
-            self.host.report("warm", stage=self.name, **(self._about or {}))
+            self.host.report(messages.Warm(self._told.unit, self._told.generation, self.name))
 
     def close_state(self) -> None:
         self.open_at, self._newer = None, True
@@ -208,7 +208,7 @@ class ArmedOperator:
     def release(self) -> None:
         """It waits for nothing."""
 
-    def arm(self) -> wire.Reply:
+    def arm(self) -> str | wire.Reply[Any]:
         return wire.refuse(Refusal.STOPPED)
 
     def stop(self) -> None:

@@ -99,7 +99,7 @@ class Armed(Protocol):
 
     def release(self) -> None: ...
 
-    def arm(self) -> wire.Reply | dict[str, Any]:
+    def arm(self) -> str | wire.Reply[Any]:
         """Spark's reader has come to the door."""
         ...
 

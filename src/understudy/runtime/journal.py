@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
+import msgspec
+
+from understudy.core.plans import Plan
 from understudy.errors import SetupError
+
+
+class Kept(msgspec.Struct, frozen=True):
+    state: Literal["running", "stopped"]
+    ident: str
+    """Of the job as it was sent to hosts."""
+    address: str
+    """The coordinator's."""
+    hosts: dict[str, str]
+    pids: dict[str, int]
+    processes: dict[str, str]
+    policies: dict[str, str]
+    """Unit -> what was chosen for it in the place of a goal."""
+    plan: Plan
 
 
 class Journal:
@@ -16,19 +32,18 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def read(self) -> dict[str, Any] | None:
+    def read(self) -> Kept | None:
         try:
-            found: dict[str, Any] = json.loads(self._path.read_text())
-            return found
+            return msgspec.json.decode(self._path.read_bytes(), type=Kept)
         except FileNotFoundError:
             return None
         except ValueError as error:
             raise SetupError(f"{self._path} is damaged ({error}); start over with --fresh") from None
 
-    def write(self, content: dict[str, Any]) -> None:
+    def write(self, kept: Kept) -> None:
         temporary = self._path.with_suffix(".tmp")
-        with open(temporary, "w") as file:
-            json.dump(content, file)
+        with open(temporary, "wb") as file:
+            file.write(msgspec.json.encode(kept))
             file.flush()
             os.fsync(file.fileno())
         temporary.rename(self._path)

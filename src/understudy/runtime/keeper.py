@@ -16,6 +16,7 @@ import pyarrow.flight as flight
 
 from understudy.core import keeping
 from understudy.core.policies import Policy, base
+from understudy.runtime import messages
 from understudy.runtime.engine import EngineFailed
 from understudy.runtime.rehearsal import CALM_S
 from understudy.runtime.shipping import CALM_BYTES, Shippers
@@ -121,7 +122,7 @@ class Keeper(threading.Thread):
             case base.Pause() | base.Resume():
                 self._pause(self.stages[effect.stage], isinstance(effect, base.Pause))
             case keeping.Report():
-                self.host.report_event(effect.event)
+                self.host.report(effect.event)
             case _:
                 raise TypeError(f"nobody can carry out {effect}")
 
@@ -203,18 +204,16 @@ class Reporter(threading.Thread):
                 if stage.stopping or stage.primary:
                     return
                 epoch, primary = stage.committed, host.directory.primaries.get(stage.unit)
-            header = {
-                "unit": stage.unit, "stage": stage.name, "generation": stage.generation, "epoch": epoch,
-                "standby": base.standby_key(host.name, self._since),
-            }  # fmt: skip
+            standby = base.standby_key(host.name, self._since)
+            call = messages.CopyAt(stage.unit, stage.name, stage.generation, standby, epoch)
             try:
                 if primary is None or primary == host.name:
                     raise OSError("nobody to tell")
-                reply = host.peer(primary).call("copy-at", header, category="ack", timeout_s=5)
+                reply = host.peer(primary).call(call, category="ack", timeout_s=5)
             except (flight.FlightError, pa.ArrowException, OSError):
                 with host.changed:
                     host.changed.wait(0.2)
                 continue
             told = epoch
             if not reply.refused:
-                stage.trim(reply.header["trimmed"])
+                stage.trim(reply.answer)

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from understudy.core.operators import OperatorClass, of_object
 from understudy.errors import JobError
+from understudy.runtime import messages
 from understudy.runtime.armed import ArmedQuery
 from understudy.runtime.armed_operator import ArmedOperator, ArmedPrepared
 from understudy.runtime.operator_engine import Living, OperatorEngine, PreparedEngine, cause_of, started
@@ -120,8 +121,8 @@ class OperatorKind:
         return OperatorEngine(stage, Living(stage, self._operator(stage.name), ready))
 
     def arm(self, stage: str, *, unit: str, generation: int, store: CheckpointStore, stateless: bool = False) -> Armed:
-        about = {"unit": unit, "generation": generation, "spare": stateless}
-        return ArmedOperator(self.host, stage, self._operator(stage), store, stateless=stateless, about=about)
+        told = messages.Armed(unit, generation, stage, spare=stateless)
+        return ArmedOperator(self.host, stage, self._operator(stage), store, stateless=stateless, told=told)
 
 
 class PreparedKind(OperatorKind):

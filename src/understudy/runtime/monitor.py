@@ -12,7 +12,7 @@ import pyarrow.flight as flight
 
 from understudy.core.detection import Tick
 from understudy.core.monitoring import Assigned, Heard, Monitor, Report, monitored
-from understudy.runtime import wire
+from understudy.runtime import messages, wire
 
 if TYPE_CHECKING:
     from understudy.runtime.host import Host
@@ -30,11 +30,12 @@ class MonitorRole:
         """Watch whom the newest plan says. Nothing is started on a host that is nobody's monitor."""
         with self._changed:
             with self.host.changed:
-                if not self.host.options:
+                taken = self.host.taken
+                if taken is None:
                     return  # the plan of a job that was taken back meanwhile
                 hosts = monitored(self.host.topology, self.host.directory.primaries, self.host.name)
                 processes = dict(self.host.processes)
-                self._interval_s, misses = self.host.options["heartbeat"]
+                self._interval_s, misses = taken.heartbeat_s, taken.heartbeat_misses
             if self._machine is None:
                 if not hosts:
                     return
@@ -72,9 +73,7 @@ class MonitorRole:
         while watched():
             config = self.host.config
             peer = wire.Peer(self.host.hosts[host], config.token, self.host.meter, config.tls)
-            request = {
-                "get": "pulse", "interval_s": self._interval_s, "process": process, "monitor": self.host.name,
-            }  # fmt: skip
+            request = messages.Pulse(self._interval_s, process, monitor=self.host.name)
             try:
                 for _ in peer.stream(request):
                     with self._changed:
@@ -89,5 +88,5 @@ class MonitorRole:
 
     def _report(self, reports: list[Report]) -> None:
         for report in reports:
-            view = {h: [report.processes[h], t.misses, t.failed] for h, t in report.view.items()}
-            self.host.report("seen", view=view)
+            view = {h: (report.processes[h], t.misses, t.failed) for h, t in report.view.items()}
+            self.host.report(messages.Seen(view))

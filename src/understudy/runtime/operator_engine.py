@@ -218,7 +218,7 @@ class PreparedEngine(SparkEngine):
             return cause_of(error)
         return super().run()
 
-    def grant(self, after: int) -> wire.Reply | dict[str, Any]:
+    def grant(self, after: int) -> int | wire.Reply[Any]:
         return self._granted(after, version=self._living.has(after))
 
     def publish(self, frame: DataFrame, batch: int) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from understudy.runtime import wire
+from understudy.runtime import messages, wire
 from understudy.runtime.arrow_types import collect
 from understudy.runtime.wire import Refusal
 
@@ -103,7 +103,7 @@ def sample(host: Host, stream: str) -> pa.Table | None:
     if producer == host.name:
         return host.peek(stream)
     try:
-        reply, table = host.peer(producer).get({"get": "peek", "stream": stream}, category="control", timeout_s=5)
+        reply, table = host.peer(producer).get(messages.Peek(stream), category="control", timeout_s=5)
     except (flight.FlightError, pa.ArrowException, OSError):
         return None
     return None if reply.refused else table
@@ -159,13 +159,13 @@ class Rehearsal:
     def _publish(self, frame: DataFrame, batch: int) -> None:
         collect(frame)
 
-    def arm(self) -> dict[str, Any]:
-        return {"session": self.session}
+    def arm(self) -> str | wire.Reply[Any]:
+        return self.session
 
-    def initial(self) -> dict[str, Any]:
-        return {"epoch": -1}
+    def initial(self) -> int:
+        return -1
 
-    def grant(self, after: int) -> wire.Reply | dict[str, Any]:
+    def grant(self, after: int) -> int | wire.Reply[Any]:
         if after > self._newest:  # each input asks
             now, before, self._newest = time.monotonic(), self._asked_at, after
             if before is not None:
@@ -174,14 +174,14 @@ class Rehearsal:
         with self.host.changed:
             self.host.changed.wait_for(lambda: self.over, self.host.rehearsing.held_s())
         if len(self._course.batches_s) < self._epochs and not self._course.is_warm() and not self.over:
-            return {"epoch": after + 1}
+            return after + 1
         self._done.set()
         with self.host.changed:
             self.host.changed.wait_for(lambda: self.over)
         return wire.refuse(Refusal.STOPPED)
 
-    def parts(self, input: str, epoch: int) -> dict[str, Any]:
-        return {"parts": 1, "bytes": self._sampled(input).nbytes}
+    def parts(self, input: str, epoch: int) -> messages.Partitioning:
+        return messages.Partitioning(1, self._sampled(input).nbytes)
 
     def input_slice(self, input: str, epoch: int, part: int, parts: int) -> pa.Table:
         return self._sampled(input)

@@ -15,11 +15,12 @@ import pyarrow.flight as flight
 
 from understudy.core import agreement, beginning, keeping
 from understudy.core.agreement import Part, Standing
+from understudy.core.failover import StageThrew
 from understudy.core.plans import UnitPlan
 from understudy.core.policies import Policy
 from understudy.core.policies.upstream import Row
 from understudy.errors import JobError
-from understudy.runtime import blame
+from understudy.runtime import blame, messages
 from understudy.runtime.active import ActiveStandbyStage
 from understudy.runtime.checkpoints import CheckpointStore
 from understudy.runtime.keeper import Keeper
@@ -68,15 +69,8 @@ class Roles:
                         return  # whoever carries out the newer plan waits for the lock
                     except Exception as error:
                         traceback.print_exc()
-                        self.host.report(
-                            "threw",
-                            stage=stage,
-                            unit=unit,
-                            generation=wanted.generation,
-                            epoch=-1,
-                            cause=f"cannot start on {self.host.name}: {error}",
-                            whose=blame.of(error),
-                        )
+                        cause = f"cannot start on {self.host.name}: {error}"
+                        self.host.report(StageThrew(unit, wanted.generation, stage, -1, cause, blame.of(error)))
                 if wanted.primary == self.host.name:
                     self._protect(unit, wanted)
             self._keep_spares()
@@ -134,7 +128,7 @@ class Roles:
         mine: Any = self.host.stages.get(stage)
         match order:
             case agreement.TellFenced(generation):
-                self.host.report("fenced", stage=stage, unit=unit, generation=generation)
+                self.host.report(messages.Fenced(unit, generation, stage))
             case agreement.Begin(generation, start):
                 self._begin(unit, stage, mine, generation, start)
             case agreement.Promote(generation):
@@ -291,7 +285,7 @@ class Roles:
             found = self._begin_at(unit, stage, generation, newest=start == "newest")
             base = found.epoch
             if not found.promised:
-                self.host.report("gone", stage=stage, unit=unit, generation=generation, epoch=base - 1, stream=None)
+                self.host.report(messages.Gone(unit, generation, stage, base - 1))
                 return
             where = {"start_epoch": base - 1, "base": base, "gap": base if found.lost else 0, "row": found.row}
         spare = self._living_spare(stage)
@@ -375,10 +369,10 @@ class Roles:
         stores = [s for s in stores if s.versions()]
         return max(stores, key=lambda s: s.versions()[-1], default=None)
 
-    def holds(self) -> dict[str, dict[str, int]]:
+    def holds(self) -> dict[str, int]:
         """Stage -> newest epoch of a whole checkpoint (or entry log) in this host's folder."""
         root = self.host.folder / "stages"
-        holds: dict[str, Any] = {}
+        holds: dict[str, int] = {}
         for folder in root.iterdir() if root.is_dir() else []:
             if (folder / "entries.jsonl").exists():
                 with open(folder / "entries.jsonl", "rb") as file:
@@ -393,15 +387,12 @@ class Roles:
         """Where a stage without state begins. Asks every producer until it answers."""
         places = []
         for stream in self.host.job.stages[stage].inputs:
-            header = {
-                "stream": stream, "consumer": stage, "unit": unit, "generation": generation, "host": self.host.name,
-                "newest": newest,
-            }  # fmt: skip
+            call = messages.Position(stream, stage, self.host.name, unit, generation, newest)
             while True:
                 producer = self.host.directory.primary_of(stream)
                 try:
                     if producer is not None:
-                        reply = self.host.peer(producer).call("position", header, timeout_s=5)
+                        reply = self.host.peer(producer).call(call, timeout_s=5)
                         if not reply.refused:
                             break
                 except flight.FlightError:
@@ -409,9 +400,9 @@ class Roles:
                 if self.host.directory.units is not self._units:
                     raise Overtaken  # perhaps the producer is to run here now, and cannot before this ends
                 time.sleep(0.05)
-            row = reply.header["row"]
-            above = None if row is None else Row(frozenset(row[0]), row[1])
-            places.append(beginning.Place(reply.header["epoch"], reply.header["lost"], above))
+            place = reply.answer
+            above = None if place.row_hosts is None else Row(frozenset(place.row_hosts), place.row_k)
+            places.append(beginning.Place(place.epoch, place.lost, above))
         tolerates = self.host.topology.units[unit].policy.tolerates
         return beginning.start(places, self.host.directory.lost_with.get(unit), tolerates, newest=newest)
 

@@ -12,6 +12,7 @@ from typing import Any, Self
 from understudy.errors import JobError
 from understudy.runtime.cluster import LocalHosts, Reviver, token_of
 from understudy.runtime.coordinator import Coordinator, CoordinatorConfig
+from understudy.runtime.messages import Options
 from understudy.runtime.profile import Profiler
 from understudy.runtime.spark_jvm import require_java
 from understudy.runtime.wire import Tls
@@ -47,7 +48,7 @@ class Run:
         """A run that starts from nothing must find its sinks empty: epochs that are there count as written."""
         if self.coordinator.journal.read() is not None:
             return
-        root = self.config.options.get("sink_root")
+        root = self.config.options.sink_root
         for stage in self.coordinator.job.stages.values():
             for name, sink in stage.sinks.items():
                 target = FolderSink(str(Path(root, name)), "parquet") if root else sink
@@ -68,7 +69,7 @@ class Run:
         self._start_hosts()
         self.coordinator.wait_for_hosts(self.count)
         self.coordinator.check()
-        self.coordinator.resolve()
+        self.coordinator.choosing.resolve()
         self.coordinator.begin()
         self._profiler.start()
 
@@ -132,7 +133,7 @@ class LocalRun(Run):
             listen=_last_address(folder),
             heartbeat_s=heartbeat_s,
             heartbeat_misses=heartbeat_misses,
-            options={**(options or {}), "roles": roles or {}},
+            options=Options(**(options or {}), roles=roles or {}),
         )
         super().__init__(config, hosts=hosts, fresh=fresh, on_event=on_event)
         self.hosts = LocalHosts(
@@ -206,7 +207,7 @@ class RemoteRun(Run):
             listen=listen,
             heartbeat_s=heartbeat_s,
             heartbeat_misses=heartbeat_misses,
-            options={"roles": roles or {}},
+            options=Options(roles=roles or {}),
             tls=tls,
         )
         super().__init__(config, hosts=hosts, fresh=fresh)

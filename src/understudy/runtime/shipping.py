@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from understudy.runtime import messages
 from understudy.runtime.checkpoints import CheckpointStore
 from understudy.runtime.parts import CheckpointDamaged, Shipped
 from understudy.runtime.rehearsal import CALM_S
@@ -137,9 +138,9 @@ class Shipper:
             with self._sending:
                 self._own.paste(header, body)
             return None
-        header = {"unit": stage.unit, "stage": stage.name, "generation": stage.generation, **header}
-        reply = self.host.peer(self.target).call("paste", header, body, category="checkpoint", timeout_s=15)
-        return f"disk: {reply.header['text']}" if reply.refused == Refusal.DISK else reply.refused
+        call = messages.Paste(stage.unit, stage.name, stage.generation, header)
+        reply = self.host.peer(self.target).call(call, body, category="checkpoint", timeout_s=15)
+        return f"disk: {reply.text}" if reply.refused == Refusal.DISK else reply.refused
 
 
 def _failure(error: Exception) -> str:

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from understudy.core.failover import StageThrew
 from understudy.core.keeping import Holdings
-from understudy.runtime import blame, wire
+from understudy.runtime import blame, messages, wire
 from understudy.runtime.spark import first_line
 from understudy.runtime.streams import SinkWriter, Stream
 from understudy.runtime.wire import Refusal
@@ -87,7 +88,7 @@ class SourceStage:
         self.output = Stream(host, name, start=len(log.entries), first=log.trimmed + 1)
         self.output.owner = self
         self._cursor = host.job.stages[name].source.open(log.entries)  # type: ignore[union-attr]
-        self._replay: list[Entry] = host.replay.get(name, [])
+        self._replay: list[Entry] = host.options.replay.get(name, [])
         self._standbys: list[EntriesAt] = []
         self._threads = [threading.Thread(target=self._run, name=f"source {name}", daemon=True)]
         self._threads += [SinkWriter(self, s) for s in host.job.stages[name].sinks]
@@ -103,15 +104,13 @@ class SourceStage:
             with host.changed:
                 host.changed.wait_for(lambda: self.stopping or host.go > 0)
             self.resumed_at = time.time()
-            host.report(
-                "resumed", stage=self.name, unit=self.unit, generation=self.generation, epoch=len(self.log.entries) - 1
-            )
+            host.report(messages.Runs(self.unit, self.generation, self.name, len(self.log.entries) - 1))
             opened = time.monotonic() - host.job.epoch_s
             while True:
                 epoch = len(self.log.entries)
                 replaying = epoch < len(self._replay)
                 if not replaying:
-                    self._wait(opened + (0.0 if host.replay else host.job.epoch_s))
+                    self._wait(opened + (0.0 if host.options.replay else host.job.epoch_s))
                 with host.changed:
                     host.changed.wait_for(lambda: self.stopping or self._may_close())
                     if self.stopping:
@@ -131,15 +130,8 @@ class SourceStage:
         except Exception as error:
             traceback.print_exc()
             self.error = first_line(error)
-            host.report(
-                "threw",
-                stage=self.name,
-                unit=self.unit,
-                generation=self.generation,
-                epoch=len(self.log.entries),
-                cause=f"source {self.name!r}: {first_line(error)}",
-                whose=blame.of(error),
-            )
+            cause, epoch = f"source {self.name!r}: {first_line(error)}", len(self.log.entries)
+            host.report(StageThrew(self.unit, self.generation, self.name, epoch, cause, blame.of(error)))
 
     def _wait(self, until: float) -> None:
         with self.host.changed:
@@ -147,7 +139,7 @@ class SourceStage:
                 self.host.changed.wait(left)
 
     def _may_close(self) -> bool:
-        if self.host.replay and len(self.log.entries) >= len(self._replay):
+        if self.host.options.replay and len(self.log.entries) >= len(self._replay):
             return False  # a replay ends where the recording ended
         return len(self.log.entries) < self.host.go and not self.host.draining and self.output.queue.ahead == 0
 
@@ -194,7 +186,7 @@ class SourceStage:
 
     def fence(self) -> None:
         if not self.stopping:
-            self.host.report("fenced", stage=self.name, unit=self.unit, generation=self.generation)
+            self.host.report(messages.Fenced(self.unit, self.generation, self.name))
             self.stop()
 
     def drain(self, final: int) -> bool:
@@ -234,19 +226,25 @@ class EntriesAt:
         """Send what it lacks. Returns why that did not work, if so."""
         source = self.source
         entries = list(source.log.entries)
-        about = {"unit": source.unit, "stage": source.name, "generation": source.generation}
         has = self.has
-        send = entries[has:] if has is not None else []
-        header = {**about, "from": has, "total": len(entries), "entries": send, "trimmed": source.log.trimmed}
+        call = messages.Entries(
+            unit=source.unit,
+            stage=source.name,
+            generation=source.generation,
+            after=has,
+            total=len(entries),
+            entries=entries[has:] if has is not None else [],
+            trimmed=source.log.trimmed,
+        )
         try:
-            reply = source.host.peer(self.host).call("entries", header, category="checkpoint", timeout_s=2)
+            reply = source.host.peer(self.host).call(call, category="checkpoint", timeout_s=2)
         except (flight.FlightError, pa.ArrowException, OSError):
             return Refusal.UNREACHABLE
         with source.host.changed:
             if reply.refused == Refusal.DISK:
-                source.host.report_all(self._holdings.unusable(self.key, reply.header["text"]))
+                source.host.report_all(self._holdings.unusable(self.key, reply.text))
             elif not reply.refused:
-                self.has = reply.header["has"]
+                self.has = reply.answer
                 if self.has == len(entries):
                     source.host.report_all(self._holdings.held(self.key, source.name))
         return reply.refused
@@ -274,19 +272,19 @@ class StandbySource:
     def take_copy(self) -> None:
         """It has none."""
 
-    def add(self, header: dict[str, Any]) -> wire.Reply | dict[str, Any]:
-        """``from`` is None when the primary does not know yet what this log has. What it has beyond the primary's own
-        was never published: an epoch is shared with every standby first."""
+    def add(self, call: messages.Entries) -> int | wire.Reply[Any]:
+        """What this log has beyond the primary's own was never published: an epoch is shared with every standby
+        first."""
         try:
             with self._lock:
                 if self.stopping:
                     return wire.refuse(Refusal.FENCED)
-                if header["from"] is None:
-                    self.log.truncate(header["total"])
-                if header["from"] == len(self.log.entries):
-                    self.log.append(header["entries"])
-                self.log.trimmed = min(header["trimmed"], len(self.log.entries) - 1)
-                return {"has": len(self.log.entries)}
+                if call.after is None:
+                    self.log.truncate(call.total)
+                if call.after == len(self.log.entries):
+                    self.log.append(call.entries)
+                self.log.trimmed = min(call.trimmed, len(self.log.entries) - 1)
+                return len(self.log.entries)
         except OSError as error:
             return wire.refuse(Refusal.DISK, f"{error.strerror or error} on {self.host.name}")
 

@@ -26,7 +26,7 @@ class Spare:
         kind = host.kind(name)
         self._armed = kind.arm(name, unit=unit, generation=generation, store=store, stateless=True)
 
-    def arm(self) -> wire.Reply | dict[str, Any]:
+    def arm(self) -> str | wire.Reply[Any]:
         return self._armed.arm()
 
     def take(self) -> bool:

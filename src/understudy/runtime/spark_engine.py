@@ -14,7 +14,7 @@ import pyarrow.flight as flight
 from understudy.core.failover import CODE
 from understudy.core.windows import Windows
 from understudy.errors import JobError
-from understudy.runtime import blame, wire
+from understudy.runtime import blame, messages, wire
 from understudy.runtime.arrow_types import collect
 from understudy.runtime.spark import WORKER_LATE, root_cause
 from understudy.runtime.spark_files import files_of_version, next_watermark_ms, sizes_of_version
@@ -102,25 +102,25 @@ class SparkEngine:
 
     # -- what the query's readers ask ---------------------------------------------------------------------------------
 
-    def arm(self) -> wire.Reply | dict[str, Any]:
-        return {"session": RUN}
+    def arm(self) -> str | wire.Reply[Any]:
+        return RUN
 
-    def initial(self) -> dict[str, Any]:
-        return {"epoch": self.stage.base - 1}
+    def initial(self) -> int:
+        return self.stage.base - 1
 
-    def grant(self, after: int) -> wire.Reply | dict[str, Any]:
+    def grant(self, after: int) -> int | wire.Reply[Any]:
         """Spark asks for the epoch after ``after``: everything up to it is committed. Answers when it may go on."""
         return self._granted(after, version=True)
 
-    def _granted(self, after: int, *, version: bool) -> wire.Reply | dict[str, Any]:
+    def _granted(self, after: int, *, version: bool) -> int | wire.Reply[Any]:
         self._asked = True
         epoch = self.stage.next_epoch(after, version=version)
-        return wire.refuse(Refusal.STOPPED) if epoch is None else {"epoch": epoch}
+        return wire.refuse(Refusal.STOPPED) if epoch is None else epoch
 
-    def parts(self, input: str, epoch: int) -> dict[str, Any]:
+    def parts(self, input: str, epoch: int) -> messages.Partitioning:
         table = self.stage.input_table(input, epoch)
         rows, size = (0, 0) if table is None else (table.num_rows, table.nbytes)
-        return {"parts": max(1, min(self.host.cores, -(-rows // PARTITION_ROWS))), "bytes": size}
+        return messages.Partitioning(max(1, min(self.host.cores, -(-rows // PARTITION_ROWS))), size)
 
     def input_slice(self, input: str, epoch: int, part: int, parts: int) -> pa.Table:
         table = self.stage.input_table(input, epoch)

@@ -82,25 +82,24 @@ class EpochReader(_SimpleStreamReaderWrapper):
         """The schema in Arrow, once it was needed."""
         self._along: tuple[int, pa.Table] | None = None
         """The epoch that was asked for last, and its rows, if they are few."""
-        self._session = ""
-        self._session = self._call("arm")["session"]
+        self._session: str = self._ask("Arm")
         """Whom this reader reads for: the running stage, or one rehearsal of it. Spark keeps the pickled reader that
         it uses for ``read`` from query to query, so there the partition's session counts."""
 
     def initialOffset(self) -> dict[str, Any]:
-        return {"epoch": self._call("initial")["epoch"]}
+        return {"epoch": self._ask("Initial", session=self._session)}
 
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
-        return {"epoch": self._call("grant", after=start["epoch"])["epoch"]}
+        return {"epoch": self._ask("Grant", session=self._session, after=start["epoch"])}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[EpochPartition]:
         epoch = end["epoch"]
         if epoch <= start["epoch"]:
             return []
-        found = self._call("parts", epoch=epoch)
-        parts = found["parts"]
+        found = self._ask("Parts", session=self._session, epoch=epoch)
+        parts = found.parts
         planned = [EpochPartition(self._session, epoch, part, parts) for part in range(parts)]
-        if parts == 1 and found["bytes"] <= ALONG_BYTES and (self._along is None or self._along[0] != epoch):
+        if parts == 1 and found.bytes <= ALONG_BYTES and (self._along is None or self._along[0] != epoch):
             self._along = (epoch, self._read(planned[0]))
         return planned
 
@@ -119,28 +118,24 @@ class EpochReader(_SimpleStreamReaderWrapper):
 
     def _read(self, partition: InputPartition) -> pa.Table:
         assert isinstance(partition, EpochPartition)
-        request = {
-            "get": "input",
-            "stage": self._stage,
-            "input": self._input,
-            "session": partition.session,
-            "epoch": partition.epoch,
-            "part": partition.part,
-            "parts": partition.parts,
-        }
         from understudy.runtime import arrow_types
+        from understudy.runtime.messages import Input
 
+        of = (partition.session, partition.epoch, partition.part, partition.parts)
+        request = Input(self._stage, self._input, *of)
         table = _insist(lambda: _peer(self._host).get(request, timeout_s=120))[1]
         if self._declared is None:
             self._declared = arrow_types.as_declared(self._schema)
         return arrow_types.taken_back(table, self._declared)
 
-    def _call(self, action: str, **header: Any) -> dict[str, Any]:
-        header |= {"stage": self._stage, "input": self._input, "session": self._session}
-        reply = _insist(lambda: _peer(self._host).call(action, header, timeout_s=_ONE_WAIT_S))
+    def _ask(self, kind: str, **about: Any) -> Any:
+        from understudy.runtime import messages
+
+        call = getattr(messages, kind)(stage=self._stage, input=self._input, **about)
+        reply = _insist(lambda: _peer(self._host).call(call, timeout_s=_ONE_WAIT_S))
         if reply.refused:
             raise Stopped(reply.refused)
-        return reply.header
+        return reply.answer
 
 
 class EpochSource(DataSource):

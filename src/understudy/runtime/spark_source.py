@@ -103,7 +103,7 @@ class SparkSourceStage(RunningStage):
             return
         self._queue_folder.mkdir(parents=True, exist_ok=True)
         write_table(self._queue_folder / f"{epoch}.arrow", table)
-        record = self.host.options.get("record")
+        record = self.host.options.record
         if record:
             folder = Path(record, self.name)
             folder.mkdir(parents=True, exist_ok=True)

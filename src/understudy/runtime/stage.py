@@ -21,11 +21,12 @@ import pyarrow.flight as flight
 
 from understudy.core import keeping
 from understudy.core.acks import FINAL
-from understudy.core.failover import StandbyUnusable
+from understudy.core.failover import StageThrew, StandbyUnusable
 from understudy.core.pacing import Pace
 from understudy.core.policies import Policy, base
 from understudy.core.policies.upstream import Row
 from understudy.core.queue import AHEAD_MAX
+from understudy.runtime import messages
 from understudy.runtime.checkpoints import CheckpointStore
 from understudy.runtime.engine import EngineFailed
 from understudy.runtime.keeper import Keeper, Reporter
@@ -138,7 +139,7 @@ class RunningStage:
         for writer in self._sink_writers():
             writer.start()
         self.resumed_at = time.time()
-        self.host.report("resumed", stage=self.name, unit=self.unit, generation=generation, epoch=self.committed)
+        self.host.report(messages.Runs(self.unit, generation, self.name, self.committed))
 
     @property
     def begun(self) -> int:
@@ -149,8 +150,7 @@ class RunningStage:
         """As a copy: this host cannot run the stage; if the primary waits for it, it must not."""
         print(f"{self.name}: this copy gives up: {cause}", flush=True)
         if self.since is not None:
-            event = StandbyUnusable(self.unit, self.generation, self.host.name, self.since, cause)
-            self.host.report_event(event)
+            self.host.report(StandbyUnusable(self.unit, self.generation, self.host.name, self.since, cause))
         threading.Thread(target=self.stop, daemon=True).start()
 
     # -- the engine's side --------------------------------------------------------------------------------------------
@@ -167,8 +167,7 @@ class RunningStage:
         if not self.primary:
             self.give_up(cause)
             return
-        about = {"generation": self.generation, "epoch": self.granted, "cause": cause, "whose": whose}
-        self.host.report("threw", stage=self.name, unit=self.unit, **about)
+        self.host.report(StageThrew(self.unit, self.generation, self.name, self.granted, cause, whose))
 
     def next_epoch(self, after: int, *, version: bool = True) -> int | None:
         """The engine asks for the epoch after ``after``: everything up to it is done, and with ``version`` the state
@@ -178,8 +177,8 @@ class RunningStage:
                 self._commit(after, version)
             if self.resumed_at is None:
                 self.resumed_at = time.time()
-                kind = "resumed" if self.primary else "armed"
-                self.host.report(kind, stage=self.name, unit=self.unit, generation=self.generation, epoch=after)
+                about = (self.unit, self.generation, self.name)
+                self.host.report(messages.Runs(*about, after) if self.primary else messages.Armed(*about))
             while not (self.stopping or self._may_run(after + 1)):
                 self.host.changed.wait()
             while not self.stopping and (wait_s := self._wait_for_copies_s(after + 1)) > 0:
@@ -257,15 +256,15 @@ class RunningStage:
         self.engine.trimmed(epoch)
         self._tell(base.Acked(self.name, FINAL, epoch))
 
-    def copy_is_at(self, standby: str, epoch: int) -> dict[str, Any]:
-        """A copy has processed ``epoch``. It is told what all consumers are done with."""
+    def copy_is_at(self, standby: str, epoch: int) -> int:
+        """A copy has processed ``epoch``. Returns what all consumers are done with."""
         with self.host.changed:
             self.pace.copy_is_at(standby, epoch)
             self.host.changed.notify_all()
             for keeper in self.keepers:
                 keeper.handle(base.Pasted(self.name, standby, epoch))
             told = [keeper.machine.trimmed(self.name, standby) for keeper in self.keepers]
-            return {"trimmed": max((epoch for epoch in told if epoch is not None), default=-1)}
+            return max((epoch for epoch in told if epoch is not None), default=-1)
 
     def trim(self, epoch: int) -> None:
         """As a copy: all consumers are done with ``epoch``."""
@@ -294,16 +293,9 @@ class RunningStage:
                     for level, epoch in acks:
                         local.ack(self.name, epoch, level)
             elif producer is not None and acks:
-                header = {
-                    "stream": stream,
-                    "consumer": self.name,
-                    "host": self.host.name,
-                    "unit": self.unit,
-                    "generation": self.generation,
-                    "acks": acks,
-                }
+                call = messages.Ack(stream, self.name, self.host.name, self.unit, self.generation, tuple(acks))
                 try:
-                    reply = self.host.peer(producer).call("ack", header, category="ack", timeout_s=5)
+                    reply = self.host.peer(producer).call(call, category="ack", timeout_s=5)
                 except (flight.FlightError, pa.ArrowException, OSError):
                     continue
                 if reply.refused == Refusal.FENCED:
@@ -313,7 +305,7 @@ class RunningStage:
         """A newer generation of this unit runs elsewhere: stop, add nothing."""
         if not self.stopping:
             if self.primary:
-                self.host.report("fenced", stage=self.name, unit=self.unit, generation=self.generation)
+                self.host.report(messages.Fenced(self.unit, self.generation, self.name))
             threading.Thread(target=self.stop, daemon=True).start()
 
     def queue_files(self, upto: int) -> dict[str, Path]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from understudy.core.agreement import copy_serves
 from understudy.errors import SetupError
-from understudy.runtime import wire
+from understudy.runtime import messages, wire
 from understudy.runtime.checkpoints import CheckpointStore
 from understudy.runtime.parts import CheckpointDamaged
 from understudy.runtime.stage import RunningStage, position
@@ -32,7 +32,7 @@ def restored(host: Host, stage: str, unit: str, store: CheckpointStore) -> tuple
 
 
 def _complain(host: Host, stage: str, unit: str, text: str) -> None:
-    host.report("damaged", stage=stage, unit=unit, text=f"{stage}: {text}")
+    host.report(messages.Damaged(unit, f"{stage}: {text}"))
 
 
 class StandbyStage:
@@ -53,11 +53,11 @@ class StandbyStage:
         kind = self.host.kind(self.name)
         self.armed: Armed = kind.arm(self.name, unit=self.unit, generation=self.generation, store=store)
 
-    def paste(self, header: dict[str, Any], body: bytes) -> wire.Reply | dict[str, Any]:
+    def paste(self, part: dict[str, Any], body: bytes) -> int | wire.Reply[Any] | None:
         """What takes long is done without the lock: a takeover needs it."""
         armed, before = self.armed, self.store
         try:
-            ahead = before.write_ahead(header, body) if header.get("ahead") and not self._released else None
+            ahead = before.write_ahead(part, body) if part.get("ahead") and not self._released else None
             with armed.lock:
                 store = self.store
                 if self._released or armed is not self.armed:
@@ -66,18 +66,18 @@ class StandbyStage:
                     if store is not before:  # it has risen, and what was written went along or got lost
                         return wire.refuse(Refusal.ELSEWHERE)
                     store.came_ahead(ahead)
-                    return {"epoch": None}
-                epoch = store.paste(header, body)
+                    return None
+                epoch = store.paste(part, body)
                 if epoch is None:
-                    return {"epoch": None}
-                if header.get("whole"):
+                    return None
+                if part.get("whole"):
                     armed.close_state()  # some files are others now
                 self._let_go_of_before()
                 next_ones = store.scrub_next()
             if epoch >= 0:
                 armed.pasted()
             self._scrub(armed, store, next_ones)
-            return {"epoch": epoch}
+            return epoch
         except CheckpointDamaged as error:
             self._complain(f"a checkpoint on {self.host.name} is damaged ({error}); asked for a whole one")
             return wire.refuse(Refusal.DAMAGED, str(error))
@@ -204,7 +204,7 @@ class StandbyStage:
     def release(self) -> None:
         self.armed.release()
 
-    def arm(self) -> wire.Reply | dict[str, Any]:
+    def arm(self) -> str | wire.Reply[Any]:
         engine = self.host.spark_engine(self.name)
         return self.armed.arm() if engine is None else engine.arm()
 

@@ -18,8 +18,9 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from understudy.core.acks import FINAL
+from understudy.core.failover import StageThrew
 from understudy.core.queue import READ_AHEAD, OutputQueue, lead_for
-from understudy.runtime import blame
+from understudy.runtime import blame, messages
 from understudy.runtime.spark import first_line
 from understudy.runtime.wire import Refusal
 from understudy.sinks import Fenced
@@ -46,7 +47,7 @@ class Stream:
     ) -> None:
         self.host = host
         self.stage = stage
-        beat_s, misses = host.options["heartbeat"]
+        beat_s, misses = host.heartbeat
         lead = lead_for(beat_s * misses, host.job.epoch_s)
         self.queue = OutputQueue(host.topology.consumers(stage), start=start, first=first, rebuilt=rebuilt, lead=lead)
         self.key = f"out:{stage}"
@@ -157,10 +158,8 @@ class Inlet(threading.Thread):
                 return
             elif refusal == Refusal.GONE:
                 if stage.primary:
-                    host.report(
-                        "gone", stage=stage.name, unit=stage.unit, generation=stage.generation,
-                        epoch=self.received + 1, stream=self.stream,
-                    )  # fmt: skip
+                    about = (stage.unit, stage.generation, stage.name, self.received + 1, self.stream)
+                    host.report(messages.Gone(*about))
                 else:
                     stage.give_up(f"epoch {self.received + 1} of {self.stream} is gone")
                 return
@@ -224,17 +223,16 @@ class Inlet(threading.Thread):
             if answer[1] is not None:
                 self._took(0.0, 0.0, stream.cut_s)
             return answer
-        request = {
-            "get": "epoch",
-            "stream": self.stream,
-            "epoch": epoch,
-            "consumer": stage.name,
-            "host": host.name,
-            "unit": stage.unit,
-            "generation": generation,
-            "acks": list(stage.acks(self.stream).items()),
-            "counts": primary,
-        }
+        request = messages.Epoch(
+            stream=self.stream,
+            epoch=epoch,
+            consumer=stage.name,
+            host=host.name,
+            unit=stage.unit,
+            generation=generation,
+            acks=tuple(stage.acks(self.stream).items()),
+            counts=primary,
+        )
         wanted = primary and producer == host.directory.primary_of(self.stream)
         try:
             category, asked = "data" if wanted else "duplicate", time.monotonic()
@@ -244,7 +242,7 @@ class Inlet(threading.Thread):
         if reply.refused == Refusal.FENCED and not (primary and generation == stage.generation):
             return Refusal.ELSEWHERE, None  # a plan is on its way that says what has become of this copy
         if not reply.refused:
-            self._took(time.monotonic() - asked, reply.header["waited"], reply.header["cut"])
+            self._took(time.monotonic() - asked, reply.answer.waited_s, reply.answer.cut_s)
         return reply.refused, (None if reply.refused else table)
 
 
@@ -277,10 +275,7 @@ class SinkWriter(threading.Thread):
             if not stage.stopping:
                 traceback.print_exc()
                 cause = f"sink {self.sink_name!r}: {first_line(error)}"
-                host.report(
-                    "threw", stage=stage.name, unit=stage.unit, generation=stage.generation, epoch=epoch, cause=cause,
-                    whose=blame.of(error),
-                )  # fmt: skip
+                host.report(StageThrew(stage.unit, stage.generation, stage.name, epoch, cause, blame.of(error)))
 
 
 def write_table(path: Path, table: pa.Table) -> None:

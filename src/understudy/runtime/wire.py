@@ -1,26 +1,29 @@
 """How processes talk: Arrow Flight with a token on every call.
 
-A *call* is a Flight action: a JSON header and an optional binary body each way. An *epoch* travels as a Flight
-stream whose schema metadata carries its header. Refusals that the protocol expects (a stale generation, a stream
-that has moved) come back as ``Reply.refused``, not as exceptions; anything else raises ``flight.FlightError``.
+A *call* is a Flight action: a message in JSON with an optional binary body, and an answer in JSON. A *get* is a Flight
+stream: an epoch, whose schema metadata carries the answer, or a pulse. What can be said is in ``messages.py``: every
+message is a class, decoded and checked here, once, and whoever handles it can rely on its fields. Refusals that the
+protocol expects (a stale generation, a stream that has moved) come back as ``Reply.refused``, not as exceptions;
+anything else raises ``flight.FlightError``.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import struct
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, Generic, TypeVar, cast, get_args
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when gRPC is loaded; strangers at the door are no news
 
+import msgspec
 import pyarrow as pa
 import pyarrow.flight as flight
 
@@ -94,41 +97,89 @@ class Refusal(StrEnum):
     STRANGER = "stranger"
     """The plan was made for an earlier process of this host."""
     JOB = "job"
+    SETUP = "setup"
     POLICY = "policy"
-    """The user's job, or the policy asked for, cannot be; the text says why."""
+    """The user's job, this machine, or the policy asked for, cannot be; the text says why."""
+
+
+A = TypeVar("A")
+"""What a message is answered with."""
+
+
+class Message(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What one process says to another."""
+
+
+class Call(Message, Generic[A], frozen=True):
+    """Something to be done, answered with an ``A``. Goes by the name of its class."""
+
+
+class Get(Message, Generic[A], frozen=True):
+    """Something to be sent as a stream, described by an ``A``. Goes by the name of its class."""
+
+
+class _Envelope(Message, frozen=True):
+    refused: Refusal | None = None
+    text: str = ""
+    answer: msgspec.Raw = msgspec.Raw(b"null")
 
 
 @dataclass(frozen=True)
-class Reply:
-    header: dict[str, Any]
-    body: bytes = b""
+class Reply(Generic[A]):
+    """An answer, or why there is none."""
+
+    value: A | None = None
+    refused: Refusal | None = None
+    text: str = ""
 
     @property
-    def refused(self) -> Refusal | None:
-        """The reason of an expected refusal. Raises ValueError for one that there is not."""
-        reason = self.header.get("refused")
-        return None if reason is None else Refusal(reason)
+    def answer(self) -> A:
+        """What was answered. Raises RuntimeError when the call was refused."""
+        if self.refused is not None:
+            raise RuntimeError(f"refused: {self.refused} {self.text}")
+        return cast(A, self.value)
+
+    def encoded(self) -> bytes:
+        if self.refused is not None:
+            return msgspec.json.encode(_Envelope(self.refused, self.text))
+        return msgspec.json.encode(_Envelope(answer=msgspec.Raw(msgspec.json.encode(self.value))))
 
 
-def refuse(reason: Refusal, text: str = "") -> Reply:
-    return Reply({"refused": reason, "text": text})
+def refuse(reason: Refusal, text: str = "") -> Reply[Any]:
+    return Reply(refused=reason, text=text)
 
 
-def _pack(header: dict[str, Any], body: bytes) -> bytes:
-    head = json.dumps(header, separators=(",", ":")).encode()
+@cache
+def _answer_type(kind: type[Call[A] | Get[A]]) -> Any:
+    return get_args(kind.__orig_bases__[0])[0]  # type: ignore[union-attr]
+
+
+def _opened(kind: type[Call[A] | Get[A]], encoded: bytes) -> Reply[A]:
+    """The reply to a message of this kind. Raises FlightError when it is none."""
+    try:
+        envelope = msgspec.json.decode(encoded, type=_Envelope)
+        if envelope.refused is not None:
+            return refuse(envelope.refused, envelope.text)
+        return Reply(msgspec.json.decode(envelope.answer, type=_answer_type(kind)))
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise flight.FlightInternalError(f"malformed answer to {kind.__name__}: {error}") from None
+
+
+def _pack(head: bytes, body: bytes) -> bytes:
     return struct.pack("<I", len(head)) + head + body
 
 
-def _unpack(message: bytes) -> tuple[dict[str, Any], bytes]:
+def _unpack(message: bytes) -> tuple[bytes, bytes]:
     if len(message) < 4:
         raise ValueError("message too short")
     (length,) = struct.unpack_from("<I", message)
     if 4 + length > len(message):
         raise ValueError("header is longer than the message")
-    header = json.loads(message[4 : 4 + length])
-    if not isinstance(header, dict):
-        raise ValueError("message header is not an object")
-    return header, message[4 + length :]
+    return message[4 : 4 + length], message[4 + length :]
+
+
+def _ticket(get: Get[Any]) -> bytes:
+    return msgspec.json.encode((type(get).__name__, get))
 
 
 # -- client -------------------------------------------------------------------------------------------------------
@@ -161,39 +212,30 @@ class Peer:
         self._client: flight.FlightClient | None = None
 
     def call(
-        self,
-        action: str,
-        header: dict[str, Any] | None = None,
-        body: bytes = b"",
-        *,
-        category: str = "control",
-        timeout_s: float = 30.0,
-    ) -> Reply:
-        message, client = _pack(header or {}, body), self._connected()
+        self, call: Call[A], body: bytes = b"", *, category: str = "control", timeout_s: float = 30.0
+    ) -> Reply[A]:
+        message, client = _pack(msgspec.json.encode(call), body), self._connected()
         try:
-            results = list(client.do_action(flight.Action(action, message), self._options(timeout_s)))
+            results = list(client.do_action(flight.Action(type(call).__name__, message), self._options(timeout_s)))
         except pa.ArrowInvalid:
             if client is self._client:
                 raise
             raise flight.FlightUnavailableError(f"{self.address}: the connection was closed meanwhile") from None
         answer = b"".join(r.body.to_pybytes() for r in results)
         self._meter.add(category, len(message) + len(answer))
-        return Reply(*_unpack(answer))
+        return _opened(type(call), answer)
 
-    def get(
-        self, request: dict[str, Any], *, category: str = "data", timeout_s: float = 30.0
-    ) -> tuple[Reply, pa.Table]:
-        ticket = json.dumps(request, separators=(",", ":")).encode()
+    def get(self, get: Get[A], *, category: str = "data", timeout_s: float = 30.0) -> tuple[Reply[A], pa.Table]:
+        ticket = _ticket(get)
         reader = self._connected().do_get(flight.Ticket(ticket), self._options(timeout_s))
         table = reader.read_all()
-        header = json.loads(reader.schema.metadata[HEADER_KEY])
-        self._meter.add(category, len(ticket) + table.nbytes + len(reader.schema.metadata[HEADER_KEY]))
-        return Reply(header), table
+        answer = (reader.schema.metadata or {}).get(HEADER_KEY, b"")
+        self._meter.add(category, len(ticket) + table.nbytes + len(answer))
+        return _opened(type(get), answer), table
 
-    def stream(self, request: dict[str, Any]) -> Iterator[bytes]:
+    def stream(self, get: Get[Any]) -> Iterator[bytes]:
         """The metadata of each message of a long-lived stream; raises when the connection breaks."""
-        ticket = flight.Ticket(json.dumps(request).encode())
-        for chunk in self._connected().do_get(ticket, self._options(None)):
+        for chunk in self._connected().do_get(flight.Ticket(_ticket(get)), self._options(None)):
             message = chunk.app_metadata.to_pybytes() if chunk.app_metadata else b""
             self._meter.add("heartbeat", len(message))
             yield message
@@ -253,16 +295,19 @@ class _Gate(flight.ServerMiddlewareFactory):
             )
 
 
-Handler = Callable[[dict[str, Any], bytes], Reply | dict[str, Any]]
-Getter = Callable[[dict[str, Any]], flight.FlightDataStream]
+Handler = Callable[[Any, bytes], Any]
+"""Takes a call and its body. Returns the answer, or a ``Reply`` that refuses."""
+Getter = Callable[[Any], flight.FlightDataStream]
 
 
-@dataclass
 class Service:
-    """What a process answers to: ``calls`` by action name, ``gets`` by the request's ``get`` field."""
+    """What a process answers to."""
 
-    calls: dict[str, Handler] = field(default_factory=dict)
-    gets: dict[str, Getter] = field(default_factory=dict)
+    def __init__(
+        self, calls: dict[type[Call[Any]], Handler] | None = None, gets: dict[type[Get[Any]], Getter] | None = None
+    ) -> None:
+        self.calls = {kind.__name__: (kind, handler) for kind, handler in (calls or {}).items()}
+        self.gets = {kind.__name__: (kind, getter) for kind, getter in (gets or {}).items()}
 
 
 class Server(flight.FlightServerBase):
@@ -292,27 +337,24 @@ class Server(flight.FlightServerBase):
         self._thread.start()
 
     def do_action(self, context: Any, action: flight.Action) -> list[bytes]:
-        handler = self._service.calls.get(action.type)
-        if handler is None:
+        if action.type not in self._service.calls:
             raise flight.FlightServerError(f"unknown call {action.type!r}")
+        kind, handler = self._service.calls[action.type]
         try:
-            header, body = _unpack(action.body.to_pybytes())
-        except ValueError as error:
+            head, body = _unpack(action.body.to_pybytes())
+            call = msgspec.json.decode(head, type=kind)
+        except (ValueError, RecursionError) as error:
             raise flight.FlightServerError(f"malformed {action.type!r}: {error}") from None
-        try:
-            reply = handler(header, body)
-        except (KeyError, TypeError) as error:
-            raise flight.FlightServerError(f"malformed {action.type!r}: {error!r}") from error
-        if isinstance(reply, dict):
-            reply = Reply(reply)
-        return [_pack(reply.header, reply.body)]
+        reply = handler(call, body)
+        return [(reply if isinstance(reply, Reply) else Reply(reply)).encoded()]
 
     def do_get(self, context: Any, ticket: flight.Ticket) -> flight.FlightDataStream:
         try:
-            request = json.loads(ticket.ticket)
-            getter = self._service.gets[request["get"]]
-        except (ValueError, KeyError, TypeError):
-            raise flight.FlightServerError("malformed ticket") from None
+            name, encoded = msgspec.json.decode(ticket.ticket, type=tuple[str, msgspec.Raw])
+            kind, getter = self._service.gets[name]
+            request = msgspec.json.decode(encoded, type=kind)
+        except (ValueError, KeyError, RecursionError) as error:
+            raise flight.FlightServerError(f"malformed ticket: {error}") from None
         return getter(request)
 
 
@@ -338,10 +380,15 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def epoch_stream(table: pa.Table, header: dict[str, Any]) -> flight.FlightDataStream:
-    """A table with its header, as the answer to a get."""
-    schema = table.schema.with_metadata({HEADER_KEY: json.dumps(header, separators=(",", ":")).encode()})
+def table_stream(table: pa.Table, answer: Any = None) -> flight.FlightDataStream:
+    """A table with what describes it, as the answer to a get."""
+    return _described(table, Reply(answer))
+
+
+def refused_stream(reason: Refusal) -> flight.FlightDataStream:
+    return _described(pa.table({}), refuse(reason))
+
+
+def _described(table: pa.Table, reply: Reply[Any]) -> flight.FlightDataStream:
+    schema = table.schema.with_metadata({HEADER_KEY: reply.encoded()})
     return flight.RecordBatchStream(table.cast(schema) if table.num_columns else pa.table({}, schema=schema))
-
-
-EMPTY = pa.table({})

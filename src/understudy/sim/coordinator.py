@@ -119,14 +119,9 @@ class Coordinator(Node):
     def _note(self, effect: detection.Effect) -> None:
         if isinstance(effect, detection.Failed):
             self.tell(f"gives up {effect.host}: {effect.reason}")
-            self._handle(failover.HostLost(effect.host, effect.reason))
-        elif isinstance(effect, detection.Missed):
-            self._handle(failover.HostSuspected(effect.host))
-        elif effect.host in self.failover.alive:
-            self._handle(failover.HostCleared(effect.host))
-        else:
+        elif isinstance(effect, detection.Returned) and effect.host not in self.failover.alive:
             self.tell(f"hears from {effect.host} again")
-            self._handle(failover.HostJoined(effect.host, returned=True))
+        self._handle(monitoring.consequence(effect, self.failover.alive))
 
     def switch(self, unit: str, policy: Policy) -> None:
         """The user asks for another policy; nobody hears it while there is no coordinator, or nothing runs yet."""
