@@ -21,7 +21,7 @@ from common import JOBS, console, save
 from understudy.cli import interrupt_on_sigterm
 from understudy.drill import Drill, sentence
 from understudy.runtime.session import LocalRun, wait_for
-from understudy.verify import compare
+from understudy.verify import silence
 
 JOB = JOBS / "operators.py"
 LATENCY_MS_MAX, SILENCE_S_MAX = 50.0, 0.15
@@ -79,7 +79,7 @@ def flood(work: Path, rows: int, epochs: int, warm: int) -> float:
             wait_for(done, 300, f"epoch {begin + epochs}")
     finally:
         del os.environ["OPERATORS_FLOOD"], os.environ["OPERATORS_EPOCH"]
-    times = {epoch: at for at, epoch, _ in compare.arrivals(sink)}
+    times = {epoch: at for at, epoch, _ in silence.arrivals(sink)}
     return rows * epochs / (times[begin + epochs] - times[begin])
 
 

@@ -19,7 +19,7 @@ from plain_failover import Child, die_with_parent
 from plain_throughput import plain_rows_per_s
 from understudy.cli import interrupt_on_sigterm
 from understudy.runtime.session import LocalRun, wait_for
-from understudy.verify import compare
+from understudy.verify import silence
 
 GENERATOR = "understudy.sources:generate_rows"
 
@@ -49,7 +49,7 @@ def flood(*, stages: int, protected: bool, rows: int, warm: int, epochs: int, ho
             return any((sink / f"epoch={goal:012d}").glob("part-*"))
 
         wait_for(done, 600, f"epoch {goal}")
-    times = {epoch: at for at, epoch, _ in compare.arrivals(sink)}
+    times = {epoch: at for at, epoch, _ in silence.arrivals(sink)}
     return rows * epochs / (times[goal] - times[begin])
 
 

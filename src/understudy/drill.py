@@ -22,7 +22,7 @@ from understudy.runtime.messages import Options
 from understudy.runtime.session import LocalRun, wait_for
 from understudy.runtime.wire import HA_CATEGORIES
 from understudy.sources import RecordedSource
-from understudy.verify import compare, report
+from understudy.verify import compare, report, silence
 from understudy.verify.checkers import Written, check_sink
 
 WARM_S = 60.0
@@ -201,7 +201,7 @@ class Drill:
             self.out / "report.html",
             title=f"{self.coordinator.job.name}: {self.name}",
             result=result,
-            arrivals=compare.arrivals(sink),
+            arrivals=silence.arrivals(sink),
             events=events,
         )
         return result
@@ -272,7 +272,7 @@ class Drill:
             for sink in self.sinks()
         ]
         judged = compare.combine(found)
-        arrived = {sink: sorted(compare.arrivals(self.out / "run" / sink)) for sink in self.sinks()}
+        arrived = {sink: sorted(silence.arrivals(self.out / "run" / sink)) for sink in self.sinks()}
         disorder = [
             f"{sink}: {text}"
             for sink, times in arrived.items()
@@ -305,8 +305,8 @@ class Drill:
         detected = next((e["t"] for e in after if e["kind"] == "host-lost"), None)
         moved = {e["unit"] for e in after if e["kind"] in ("promoted", "restarted")}
         resumed = [e["t"] for e in after if e["kind"] == "running" and e.get("unit") in moved]
-        arrivals = compare.arrivals(self.out / "run" / self.sinks()[0])
-        times = compare.recovery(
+        arrivals = silence.arrivals(self.out / "run" / self.sinks()[0])
+        times = silence.recovery(
             [a for a in arrivals if (leg is self.legs[0] or a[1] > leg.after - SETTLE_EPOCHS) and a[1] <= upto],
             killed_at=killed,
             detected_at=detected,

@@ -115,10 +115,7 @@ class Job:
     ) -> Callable[[Callable[..., DataFrame]], Stream]:
         """Decorate a function from DataFrames to a DataFrame; it becomes a stage reading ``inputs`` in that order."""
         where = _caller()
-        if not inputs:
-            raise JobError(f"{where}: a stage needs an input; write @job.stage(some_stream)")
-        if output_mode not in _MODES:
-            raise JobError(f"{where}: output_mode={output_mode!r}; use 'append', 'update' or 'complete'")
+        _check_reader(inputs, output_mode, "a stage", "@job.stage(some_stream)", where)
 
         def decorate(function: Callable[..., DataFrame]) -> Stream:
             names = tuple(self._stream_name(i, where) for i in inputs)
@@ -147,10 +144,7 @@ class Job:
         ``understudy.operators``. With ``prepare``, a function from DataFrames to a DataFrame, it is given what that
         query makes of the epoch. ``stateless``: what it makes of an epoch depends on that epoch alone."""
         where = _caller()
-        if not inputs:
-            raise JobError(f"{where}: an operator needs an input; write @job.operator(some_stream, schema=...)")
-        if output_mode not in _MODES:
-            raise JobError(f"{where}: output_mode={output_mode!r}; use 'append', 'update' or 'complete'")
+        _check_reader(inputs, output_mode, "an operator", "@job.operator(some_stream, schema=...)", where)
 
         def decorate(cls: type) -> Stream:
             names = tuple(self._stream_name(i, where) for i in inputs)
@@ -378,6 +372,14 @@ def _checked_policy(policy: Any, where: str) -> Policy:
     if not is_policy(policy):
         raise JobError(f"{where}: ha={policy!r} is not a policy; use us.PassiveStandby(...) or us.none")
     return policy
+
+
+def _check_reader(inputs: Sequence[object], output_mode: str | None, what: str, example: str, where: str) -> None:
+    """What reads streams must be given one, and may be told its output mode."""
+    if not inputs:
+        raise JobError(f"{where}: {what} needs an input; write {example}")
+    if output_mode not in _MODES:
+        raise JobError(f"{where}: output_mode={output_mode!r}; use 'append', 'update' or 'complete'")
 
 
 def _checked_roles(

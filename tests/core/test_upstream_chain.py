@@ -271,7 +271,7 @@ def test_two_hosts_that_have_three_neighbours_in_a_row_are_rebuilt() -> None:
 
 def test_a_unit_rebuilt_on_its_producers_host_is_safe_there_once_its_window_has_passed() -> None:
     """What the two need together was trimmed while they were apart; epochs that came since are all there. Placement
-    avoids it where another host is free (``Failover._choose``)."""
+    avoids it where another host is free (``failover.placement``)."""
     chain = Chain(1, [[3], [4]], ["A", "B"])
     run(chain, 20)
     chain.crash({"B"}, to={"B": "A"})

@@ -18,7 +18,8 @@ import pytest
 
 from understudy.lab import gu, gu_chain, gu_claims, gu_hosts, gu_page
 from understudy.lab.gu_claims import METHODS, View, means
-from understudy.lab.gu_model import Params, World
+from understudy.lab.gu_model import World
+from understudy.lab.gu_params import Params
 
 PROTOCOLS = ("paper", "understudy")
 BIG = ("individual", "synchronous")

@@ -12,8 +12,8 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from understudy.verify.compare import recovery
 from understudy.verify.report import write_report
+from understudy.verify.silence import recovery
 
 T = 1_763_258_000.0
 VOID = {"meta", "br", "hr", "img", "link", "input"}

@@ -18,8 +18,9 @@ from statistics import fmean
 from typing import Any, get_args
 
 from understudy.lab.gu_claims import METHODS, Row, summarise
-from understudy.lab.gu_model import Method, Params, Protocol, World
+from understudy.lab.gu_model import World
 from understudy.lab.gu_page import write_page
+from understudy.lab.gu_params import Method, Params, Protocol
 
 Progress = Callable[[str, int, int], None]
 """Told what is being done, how much of it is done, and of how much."""

@@ -29,7 +29,7 @@ from understudy.lab import gu_chain
 from understudy.lab.gu_claims import METHODS, Row
 from understudy.runtime.coordinator import Coordinator
 from understudy.runtime.session import LocalRun, wait_for
-from understudy.verify import compare
+from understudy.verify import silence
 
 EPOCH_S = 3.0
 MISSES = 3
@@ -345,10 +345,10 @@ class Bench:
             self.epochs(6)
         finally:
             self.run.hosts.signal(host, signal.SIGCONT)
-        arrivals = sorted(a for a in compare.arrivals(self.sink) if a[0] > stopped_at - 15 * EPOCH_S)
+        arrivals = sorted(a for a in silence.arrivals(self.sink) if a[0] > stopped_at - 15 * EPOCH_S)
         detected = next((e["t"] for e in self.events if e["kind"] == "host-lost"), None)
         resumed = [e["t"] for e in self.events if e["kind"] == "running" and e.get("unit") == VICTIM]
-        times = compare.recovery(
+        times = silence.recovery(
             arrivals, killed_at=stopped_at, detected_at=detected, resumed_at=max(resumed, default=None), epoch_s=EPOCH_S
         )
         self.until(lambda: host in self.coordinator.failover.alive, 60, f"the return of {host}")

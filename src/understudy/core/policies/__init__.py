@@ -1,7 +1,7 @@
 """How a part of a job survives a crash: the choices a user picks from, one file each.
 
 Each file holds the policy (plain data) and its protection (a pure machine); ``base`` says what both must be. Who takes
-over after a crash is decided in ``core/failover.py`` from the policy's traits.
+over after a crash is decided in ``core/failover`` from the policy's traits.
 """
 
 from __future__ import annotations

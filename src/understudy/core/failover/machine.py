@@ -1,169 +1,42 @@
-"""Who runs what: placement, promotion, fencing by generation, and the choice of new standbys.
-
-The machine's whole decision is one **plan**: for every unit its generation, primary and standby. Each change
-makes a new plan with a higher serial; hosts are sent whole plans and make themselves agree with them, so a lost,
-repeated or late message does no harm, and a restarted coordinator only has to send its last plan again.
-
-Order of recovery needs no message: a recovering stage pulls its input from whoever the plan names, and waits
-there until that one has recovered, so neighbours that failed together recover upstream first (Gu et al. 2009,
-Theorem 3.2).
-"""
+"""The failover machine: it answers an event with the plan that follows from it, and with what the user should see."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TypeVar
 
+from understudy.core.failover.events import (
+    MACHINE,
+    UNDERSTUDY,
+    Begin,
+    Effect,
+    Event,
+    HostCleared,
+    HostJoined,
+    HostLost,
+    HostSuspected,
+    Publish,
+    Say,
+    StageThrew,
+    StandbyReady,
+    StandbyUnusable,
+    StopJob,
+    Switch,
+    Turned,
+)
+from understudy.core.failover.placement import best_host, newest_holder
 from understudy.core.plans import Plan, Standbys, Turn, UnitPlan
 from understudy.core.policies import Policy, parse, spell
 from understudy.core.topology import Topology, UnitShape
 
-TOGETHER = 1000
-"""What sharing a host with a neighbour weighs against other work, for a unit that is rebuilt from its neighbours."""
-
-
-CODE, UNDERSTUDY, MACHINE = "code", "understudy", "machine"
-"""Whose failure it is when a stage fails while its host lives: the user's code's, Understudy's own, the machine's."""
 _FAILED = {UNDERSTUDY: "Understudy itself failed in {stage}", MACHINE: "the machine failed {stage}"}
-
-
-@dataclass(frozen=True)
-class HostJoined:
-    """A host is there. ``holds`` maps units to the newest epoch of a whole checkpoint found in its folder.
-    ``returned``: it is the same process as before, with all that it was running, and was only out of touch."""
-
-    host: str
-    holds: Mapping[str, int] = field(default_factory=dict)
-    returned: bool = False
-
-
-@dataclass(frozen=True)
-class HostLost:
-    host: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class HostSuspected:
-    """A heartbeat of the host is missing; not yet a failure."""
-
-    host: str
-
-
-@dataclass(frozen=True)
-class HostCleared:
-    """A suspected host has answered."""
-
-    host: str
-
-
-@dataclass(frozen=True)
-class StandbyReady:
-    """The primary reports that its standby has a whole checkpoint, or runs as well."""
-
-    unit: str
-    generation: int
-    host: str
-    since: int
-
-
-@dataclass(frozen=True)
-class StandbyUnusable:
-    """The primary could not store a checkpoint at its standby (disk full, say)."""
-
-    unit: str
-    generation: int
-    host: str
-    since: int
-    cause: str
-
-
-@dataclass(frozen=True)
-class StageThrew:
-    """A stage failed while its host lives. It is tried once more on another host, then the job stops."""
-
-    unit: str
-    generation: int
-    stage: str
-    epoch: int
-    cause: str
-    whose: str = CODE
-
-
-@dataclass(frozen=True)
-class Begin:
-    """Enough hosts are there: place everything. ``resume`` takes up held checkpoints; without ``clean`` the units
-    without protection start anew, as after a crash."""
-
-    resume: bool = False
-    clean: bool = False
-
-
-@dataclass(frozen=True)
-class Switch:
-    """The user wants a unit to be under another policy from now on."""
-
-    unit: str
-    policy: Policy
-
-
-@dataclass(frozen=True)
-class Turned:
-    """The primary reports that a policy without standbys can protect the unit: its producers keep what is needed."""
-
-    unit: str
-    generation: int
-    serial: int
-
-
-Event = (
-    HostJoined
-    | HostLost
-    | HostSuspected
-    | HostCleared
-    | StandbyReady
-    | StandbyUnusable
-    | StageThrew
-    | Begin
-    | Switch
-    | Turned
-)
-
-
-@dataclass(frozen=True)
-class Publish:
-    """Journal the plan, then send it to every living host."""
-
-    plan: Plan
-
-
-@dataclass(frozen=True)
-class Say:
-    """Something the user should see. ``kind`` is machine-readable."""
-
-    kind: str
-    text: str
-    unit: str | None = None
-    host: str | None = None
-
-
-@dataclass(frozen=True)
-class StopJob:
-    stage: str
-    epoch: int
-    cause: str
-    whose: str = CODE
-
-
-Effect = Publish | Say | StopJob
-
 
 S = TypeVar("S", bound=Standbys)
 
 
 class Failover:
-    """One job's placement. ``unit_generation`` never falls: restore it from the journal with ``adopt``."""
+    """One job's placement. A unit's generation never falls: restore it from the journal with ``adopt``."""
 
     def __init__(self, topology: Topology) -> None:
         self.topology = self._defined = topology
@@ -216,7 +89,7 @@ class Failover:
         for name, shape in self.topology.units.items():
             old = self.plan.units.get(name, UnitPlan())
             holds = shape.policy.recovery == "standby" or event.clean
-            holder = self._holder(name) if event.resume and holds else None
+            holder = newest_holder(name, self.alive) if event.resume and holds else None
             primary = holder or self._choose(name, units, wishes=(shape.primary,), avoid=())
             begun_before = event.resume and not event.clean and old.primary is not None
             if holder:
@@ -519,11 +392,6 @@ class Failover:
             if self.topology.units[name].policy.backups and unit.primary in self.alive and not unit.standbys
         ]
 
-    def _holder(self, unit: str) -> str | None:
-        """The living host with the newest whole checkpoint of ``unit``."""
-        held = [(epochs[unit], host) for host, epochs in self.alive.items() if unit in epochs]
-        return max(held, key=lambda pair: (pair[0], pair[1]))[1] if held else None
-
     def _choose(
         self,
         name: str,
@@ -532,34 +400,9 @@ class Failover:
         wishes: tuple[str | None, ...],
         avoid: tuple[str | None, ...],
     ) -> str | None:
-        """The first wished-for host that lives, else the living one with least to do (primaries weigh double)."""
+        """The best of the living hosts that can hold the unit."""
         free = [h for h in self.alive if h not in avoid and (name, h) not in self._unusable]
-        for wish in wishes:
-            if wish in free:
-                return wish
-
-        work = dict.fromkeys(free, 0)
-        near = self._neighbours(name) if self.topology.units[name].policy.recovery == "replay" else ()
-        for other, unit in units.items():
-            if other == name:
-                continue
-            if other in near and unit.primary in work:
-                # Neighbours on one host fail together, and each counts on the other's queue.
-                work[unit.primary] += TOGETHER
-            for host, weight in ((unit.primary, 2), *((s, 1) for s in unit.standbys)):
-                if host in work:
-                    work[host] += weight
-        return min(free, key=lambda host: (work[host], host), default=None)
-
-    def _neighbours(self, name: str) -> set[str]:
-        """The units that read from this one, or that it reads from."""
-        unit_of, found = self.topology.unit_of, set()
-        for stage in self.topology.stages.values():
-            for stream in stage.inputs:
-                pair = {unit_of[stage.name], unit_of[stream]}
-                if name in pair:
-                    found |= pair
-        return found - {name}
+        return best_host(name, free, wishes=wishes, topology=self.topology, units=units)
 
     def _publish(self, changes: Mapping[str, UnitPlan]) -> list[Effect]:
         order = self.topology.units
