@@ -63,6 +63,8 @@ class HostConfig:
     coordinator: str
     token: str
     listen: str = "127.0.0.1:0"
+    advertise: str | None = None
+    """Where others reach it, if that is not where it listens: behind a proxy, a container's port or NAT."""
     master: str = "local[*]"
     settings: dict[str, str] = field(default_factory=dict)
     """Spark settings that override Understudy's."""
@@ -212,7 +214,7 @@ class Host:
                 try:
                     header = {
                         "host": self.name,
-                        "address": self.address,
+                        "address": self.config.advertise or self.address,
                         "holds": self.roles.holds(),
                         "pid": os.getpid(),
                         "process": self._process,
