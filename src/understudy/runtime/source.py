@@ -55,8 +55,8 @@ class EntryLog:
         than was thought while some were alive."""
 
     def append(self, entries: list[Entry]) -> None:
-        """All of them or none. Raises OSError when the disk refuses; what it took of them by then is cut off again: they
-        will be appended once more, here or by a successor."""
+        """All of them or none. Raises OSError when the disk refuses; what it took by then is cut off again, since they
+        will be appended once more."""
         lines = b"".join(json.dumps(e, separators=(",", ":")).encode() + b"\n" for e in entries)
         before = os.fstat(self._file.fileno()).st_size
         try:
