@@ -225,6 +225,7 @@ def host(
 ) -> None:
     """Run one host, on the machine that it stands for, until the coordinator tells it to exit."""
     from understudy.core.monitoring import OWNER
+    from understudy.runtime import logs
     from understudy.runtime.host import HostConfig, serve
     from understudy.runtime.spark_jvm import require_java
 
@@ -236,6 +237,7 @@ def host(
         raise SetupError(f"--advertise {advertise}: write HOST:PORT, such as 10.0.0.1:7001")
     if name == OWNER:
         raise SetupError(f"--name {OWNER}: that is who watches all hosts; choose another name")
+    logs.never_fail()
     serve(
         HostConfig(
             name=name,
