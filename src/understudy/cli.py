@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -209,6 +210,9 @@ def host(
     name: Annotated[str, typer.Option(help="Name of this host in the job.")],
     coordinator: Annotated[str, typer.Option(metavar="ADDRESS", help="Where the coordinator listens.")],
     listen: Annotated[str, typer.Option(metavar="ADDRESS", help="Where this host listens.")] = "127.0.0.1:0",
+    advertise: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Where others reach it, if not there: behind NAT, or a proxy.")
+    ] = None,
     folder: Annotated[
         Path | None, typer.Option(help="Folder for state and queues; default .understudy/host-<name>.")
     ] = None,
@@ -225,6 +229,7 @@ def host(
 ) -> None:
     """Run one host, on the machine that it stands for, until the coordinator tells it to exit."""
     from understudy.core.monitoring import OWNER
+    from understudy.runtime import logs
     from understudy.runtime.host import HostConfig, serve
     from understudy.runtime.spark_jvm import require_java
 
@@ -232,8 +237,11 @@ def host(
     settings = _settings(conf)
     if not lazy_spark:
         require_java()
+    if advertise is not None and not re.fullmatch(r".+:[1-9]\d*", advertise):
+        raise SetupError(f"--advertise {advertise}: write HOST:PORT, such as 10.0.0.1:7001")
     if name == OWNER:
         raise SetupError(f"--name {OWNER}: that is who watches all hosts; choose another name")
+    logs.never_fail()
     serve(
         HostConfig(
             name=name,
@@ -241,6 +249,7 @@ def host(
             coordinator=coordinator,
             token=_token(token_file),
             listen=listen,
+            advertise=advertise,
             master=master,
             settings=settings,
             queue_bytes=queue_mb << 20,

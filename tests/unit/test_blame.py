@@ -70,6 +70,7 @@ FAILED = "[STREAM_FAILED] Query [id = 7d1c, runId = 7d1c] terminated with except
         (FAILED + "java.net.ConnectException: Connection refused", MACHINE),
         (FAILED + "java.lang.OutOfMemoryError: Java heap space", MACHINE),
         (FAILED + "java.io.IOException: No space left on device", MACHINE),
+        (FAILED + "java.io.IOException: File too large", MACHINE),
         (FAILED + "Job aborted due to stage failure: Python worker failed to connect back.", MACHINE),
         (FAILED + "Job 5 cancelled because SparkContext was shut down", MACHINE),
         ("py4j does not exist in the JVM", MACHINE),

@@ -6,11 +6,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -243,3 +245,25 @@ def test_settings_and_masters_that_would_break_protection(tmp_path: Path) -> Non
     result = understudy(tmp_path, "run", "job.py", "--master", "yarn", JAVA_HOME=str(tmp_path))
     failed(result, 3, "--master yarn is refused", "run a host on every machine")
     assert [p.name for p in tmp_path.iterdir() if p.name != "__pycache__"] == ["job.py"]
+
+
+def test_a_host_says_where_others_reach_it(tmp_path: Path) -> None:
+    from understudy.runtime.wire import Server, Service
+
+    joined: list[dict[str, Any]] = []
+
+    def join(header: dict[str, Any], body: bytes) -> dict[str, Any]:
+        joined.append(header)
+        os.kill(header["pid"], signal.SIGTERM)
+        return {}
+
+    server = Server("127.0.0.1:0", "t", Service(calls={"join": join}))
+    try:
+        arguments = ("--name", "h1", "--coordinator", server.address, "--lazy-spark")
+        failed(understudy(tmp_path, "host", *arguments, "--advertise", "here", UNDERSTUDY_TOKEN="t"), 3, "HOST:PORT")
+        understudy(tmp_path, "host", *arguments, "--advertise", "127.0.0.1:7777", UNDERSTUDY_TOKEN="t")
+        understudy(tmp_path, "host", *arguments, "--listen", "127.0.0.1:0", UNDERSTUDY_TOKEN="t")
+    finally:
+        server.shutdown()
+    addresses = [header["address"] for header in joined]
+    assert addresses[0] == "127.0.0.1:7777" != addresses[-1]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -112,3 +115,28 @@ def test_what_was_never_published_is_forgotten(tmp_path: Path) -> None:
     log.append([{"n": "another 1"}])
     log.close()
     assert reopen(path) == log.entries == [{"n": 0}, {"n": "another 1"}]
+
+
+@contextmanager
+def files_no_larger_than(size: int) -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("room", [0, 3])
+def test_a_full_disk_leaves_nothing_behind_that_would_come_twice(tmp_path: Path, room: int) -> None:
+    path = tmp_path / "entries.jsonl"
+    log = EntryLog(path)
+    log.append([{"n": 0}])
+    size = path.stat().st_size
+    for _ in range(3):
+        with files_no_larger_than(size + room), pytest.raises(OSError):
+            log.append([{"n": 1}])
+        assert log.entries == [{"n": 0}] and path.stat().st_size == size
+    log.append([{"n": 1}])
+    log.close()
+    assert reopen(path) == log.entries == [{"n": 0}, {"n": 1}]

@@ -29,8 +29,8 @@ _LIBRARY = re.compile(r"site-packages/|dist-packages/|/lib/python\d|pyspark\.zip
 _MACHINE = re.compile(
     r"Python worker failed to connect back|Python worker exited unexpectedly|PYTHON_WORKER_EXITED"
     r"|OutOfMemoryError|^MemoryError|Cannot allocate memory|unable to create native thread|GC overhead limit exceeded"
-    r"|No space left on device|Disk quota exceeded|Read-only file system|Input/output error|Too many open files"
-    r"|Permission denied|Mkdirs failed to create"
+    r"|No space left on device|Disk quota exceeded|File too large|Read-only file system"
+    r"|Input/output error|Too many open files|Permission denied|Mkdirs failed to create"
     r"|SparkContext was shut down|Answer from Java side is empty|Py4JNetworkError|does not exist in the JVM"
     r"|\bCheckpointDamaged\b"
     r"|java\.net\.(ConnectException|UnknownHostException|NoRouteToHostException|SocketTimeoutException)"

@@ -58,6 +58,8 @@ class HostConfig:
     coordinator: str
     token: str
     listen: str = "127.0.0.1:0"
+    advertise: str | None = None
+    """Where others reach it, if that is not where it listens: behind a proxy, a container's port or NAT."""
     master: str = "local[*]"
     settings: dict[str, str] = field(default_factory=dict)
     """Spark settings that override Understudy's."""

@@ -16,7 +16,7 @@ import pyarrow.flight as flight
 
 from understudy.core import keeping
 from understudy.core.policies import Policy, base
-from understudy.runtime import messages
+from understudy.runtime import blame, messages
 from understudy.runtime.engine import EngineFailed
 from understudy.runtime.rehearsal import CALM_S
 from understudy.runtime.shipping import CALM_BYTES, Shippers
@@ -162,6 +162,8 @@ class Keeper(threading.Thread):
                 stage.fail(error.cause, error.whose)
             elif not isinstance(error, FileNotFoundError):  # it has been cleaned up meanwhile
                 traceback.print_exc()
+                if isinstance(error, OSError):  # this host's disk refuses: whoever takes over has another
+                    stage.fail(f"its state cannot be written: {error}", blame.of(error))
             failure: str | None = f"the version cannot be named: {error}"
         else:
             failure = shipper.ship(order.epoch, needed, lambda size: self.spent.update({"bytes": size}))

@@ -65,7 +65,8 @@ class Membership:
 
     def _about(self) -> messages.Join:
         host = self.host
-        return messages.Join(host.name, host.address, os.getpid(), host.process, host.roles.holds())
+        address = host.config.advertise or host.address
+        return messages.Join(host.name, address, os.getpid(), host.process, host.roles.holds())
 
     # -- beating -----------------------------------------------------------------------------------------------------
 

@@ -50,15 +50,23 @@ class EntryLog:
                 self.entries.append(entry)
                 whole += len(line)
             os.truncate(path, whole)
-        self._file = open(path, "ab")  # noqa: SIM115 - open for the log's life
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - open for the log's life
         self.trimmed = -1
         """The newest epoch that no consumer needs any more. Not on disk: after all hosts have died, more may be needed
         than was thought while some were alive."""
 
     def append(self, entries: list[Entry]) -> None:
-        self._file.write(b"".join(json.dumps(e, separators=(",", ":")).encode() + b"\n" for e in entries))
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        """All of them or none. Raises OSError when the disk refuses; what it took by then is cut off again, since they
+        will be appended once more."""
+        lines = b"".join(json.dumps(e, separators=(",", ":")).encode() + b"\n" for e in entries)
+        before = os.fstat(self._file.fileno()).st_size
+        try:
+            while lines:
+                lines = lines[self._file.write(lines) :]
+            os.fsync(self._file.fileno())
+        except OSError:
+            self._file.truncate(before)
+            raise
         self.entries += entries
 
     def truncate(self, count: int) -> None:
