@@ -118,6 +118,25 @@ def test_after_a_crash_of_everything_a_unit_without_checkpoints_starts_anew(poli
     ]
 
 
+@pytest.mark.parametrize(
+    ("policy", "clean", "lacking"),
+    [
+        (PASSIVE, False, ["u"]),
+        (ActiveStandby(), False, ["u"]),
+        (UpstreamBackup(), False, []),
+        (none, False, []),
+        (PASSIVE, True, ["u"]),
+        (UpstreamBackup(), True, ["u"]),
+        (none, True, ["u"]),
+    ],
+)
+def test_what_a_job_cannot_be_resumed_without(policy: Policy, clean: bool, lacking: list[str]) -> None:
+    machine = one_unit(policy, "AB")
+    assert machine.lacking(clean=clean) == lacking
+    machine.handle(HostJoined("C", {"u": 5}), 0.0)
+    assert machine.lacking(clean=clean) == []
+
+
 def test_a_job_that_never_began_is_resumed_as_if_it_began() -> None:
     machine = on(chain(third=UpstreamBackup()), "h1", "h2")
     machine.handle(Begin(resume=True), 0.0)

@@ -519,6 +519,15 @@ class Failover:
             if self.topology.units[name].policy.backups and unit.primary in self.alive and not unit.standbys
         ]
 
+    def lacking(self, *, clean: bool) -> list[str]:
+        """The units that a job cannot be resumed without, and that nobody holds a checkpoint of. ``clean``: as in
+        ``Begin``."""
+        return [
+            name
+            for name, shape in self.topology.units.items()
+            if (shape.policy.recovery == "standby" or clean) and self._holder(name) is None
+        ]
+
     def _holder(self, unit: str) -> str | None:
         """The living host with the newest whole checkpoint of ``unit``."""
         held = [(epochs[unit], host) for host, epochs in self.alive.items() if unit in epochs]
