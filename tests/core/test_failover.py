@@ -154,6 +154,25 @@ def test_of_two_equal_holders_one_is_chosen_whatever_the_order_of_joining() -> N
     assert chosen == {"B"}
 
 
+@pytest.mark.parametrize("stale", [6, 7, 9])
+def test_a_source_is_resumed_from_a_log_that_the_plan_counts_on(stale: int) -> None:
+    """C led it once, and died with epochs that nobody saw; A and B have cut others since."""
+    machine = one_unit(PASSIVE, "")
+    for host, epoch in {"A": 7, "B": 7, "C": stale}.items():
+        machine.handle(HostJoined(host, {"u": epoch}), 0.0)
+    machine.adopt(Plan(7, {"u": UnitPlan(3, "A", ("B",), ("B",), since=(7,))}))
+    machine.handle(Begin(resume=True), 0.0)
+    assert machine.plan.units["u"].primary == "B"
+
+
+def test_a_source_is_resumed_from_any_log_when_those_that_counted_are_gone() -> None:
+    machine = one_unit(PASSIVE, "A")
+    machine.handle(HostJoined("C", {"u": 6}), 0.0)
+    machine.adopt(Plan(7, {"u": UnitPlan(3, "A", ("B",), ("B",), since=(7,))}))
+    machine.handle(Begin(resume=True), 0.0)
+    assert machine.plan.units["u"].primary == "C"
+
+
 def test_a_restarted_coordinator_goes_on_from_its_journal() -> None:
     """It sends its last plan again with a higher serial, and what it decides next is higher still."""
     last = Plan(12, {"u": UnitPlan(3, "A", ("B",), ("B",), "held", (9,))})

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from understudy.core.draining import Stop
 from understudy.core.failover import StageThrew, StopJob
 from understudy.core.plans import Plan
 from understudy.core.policies import Policy, UpstreamBackup
+from understudy.core.topology import Topology
 from understudy.sim.checks import judge, undrained, unended
 from understudy.sim.coordinator import Coordinator
 from understudy.sim.copies import Copy
@@ -116,6 +119,36 @@ def test_when_everything_dies_what_is_on_disks_is_enough(policy: str, shape: str
         story = ended(world, Fault(ALL_KILLED, 2.0 + ms / 1000, 0.5, 0))
         assert told(world, "begins again after everything died") == 1
         assert story.wrong == [] and not story.beyond
+
+
+@pytest.mark.parametrize("policy", ["sweeping", "sweeping-2"])
+def test_a_log_of_an_earlier_primary_is_not_taken_for_the_newest(policy: str) -> None:
+    """A source dies with an epoch that nobody has seen, another cuts the same epoch otherwise, and everything dies: the
+    first one's log is as long as any."""
+    job = uniform(SHAPES["chain"], POLICIES[policy])
+    units = [replace(u, primary="h4") if u.name == "s" else u for u in job.topology.units.values()]
+    job = replace(job, topology=Topology.build(job.topology.stages.values(), units))
+    world = World(job, hosts=4, conditions=Conditions(epochs=40))
+    saboteur = Saboteur(world, [])
+    world.engine.run(2.0)
+    plan = world.coordinator.journalled.units["s"]
+    first, second = world.hosts["h4"], world.hosts[plan.standbys[0]]
+    world.cut = {frozenset((first.name, second.name))}
+    while first.disk.logs["s"].end == second.disk.logs["s"].end:
+        world.engine.run(world.engine.now + 0.001)
+    first.crash()
+    world.cut = set()
+    world.engine.run(world.engine.now + 0.01)
+    first.restart()
+    while second.units["s"].outputs()["s"].queue.next < first.disk.logs["s"].end:
+        world.engine.run(world.engine.now + 0.001)
+    world.engine.run(world.engine.now + 0.03)
+    assert first.disk.logs["s"].entries[-1] != second.disk.logs["s"].entries[-1]
+    world.coordinator.nothing_runs = True
+    world.end()
+    world.begin_again()
+    finish(world, saboteur)
+    assert judge(world) == []
 
 
 def test_without_protection_a_job_that_died_goes_on_with_rows_lost() -> None:

@@ -529,8 +529,14 @@ class Failover:
         ]
 
     def _holder(self, unit: str) -> str | None:
-        """The living host with the newest whole checkpoint of ``unit``."""
+        """The living host with the newest whole checkpoint of ``unit``. Of a source, one that the plan counts on comes
+        first: another may have led it once, and died with an epoch in its log that its successor cut otherwise. States
+        are the same wherever they were made."""
         held = [(epochs[unit], host) for host, epochs in self.alive.items() if unit in epochs]
+        if unit in self.plan.units and len(self.topology.inner(unit)) < len(self.topology.units[unit].stages):
+            plan = self.plan.units[unit]
+            counts = (plan.primary, *plan.ready)
+            held = [pair for pair in held if pair[1] in counts] or held
         return max(held, key=lambda pair: (pair[0], pair[1]))[1] if held else None
 
     def _choose(

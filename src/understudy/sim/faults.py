@@ -36,7 +36,7 @@ THROW, POISON = "throw", "poison"
 STOP, ALL_KILLED = "stop", "all killed"
 """The whole job ends, cleanly or not, and begins again from what is on disks."""
 ENDINGS = (THROW, POISON, STOP, ALL_KILLED)
-ANY_TIME = (*HARMLESS, STOP)
+ANY_TIME = (*HARMLESS, STOP, ALL_KILLED)
 
 
 @dataclass(frozen=True)
