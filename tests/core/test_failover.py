@@ -91,7 +91,8 @@ def test_a_stopped_job_goes_on_where_the_newest_checkpoints_are() -> None:
     machine = Failover(chain())
     machine.handle(HostJoined("h1", {"cars": 7, "alarms": 9}), 0.0)
     machine.handle(HostJoined("h2", {"cars": 9, "means": 8}), 0.0)
-    machine.adopt(Plan(20, {name: UnitPlan(4, "h1") for name in ("cars", "means", "alarms")}))
+    counted = {"cars": UnitPlan(4, "h1", ("h2",), ("h2",), since=(9,))}
+    machine.adopt(Plan(20, {**counted, "means": UnitPlan(4, "h1"), "alarms": UnitPlan(4, "h1")}))
     assert machine.handle(Begin(resume=True, clean=True), 0.0) == [
         plan(
             21,
@@ -118,6 +119,25 @@ def test_after_a_crash_of_everything_a_unit_without_checkpoints_starts_anew(poli
     ]
 
 
+@pytest.mark.parametrize(
+    ("policy", "clean", "lacking"),
+    [
+        (PASSIVE, False, ["u"]),
+        (ActiveStandby(), False, ["u"]),
+        (UpstreamBackup(), False, []),
+        (none, False, []),
+        (PASSIVE, True, ["u"]),
+        (UpstreamBackup(), True, ["u"]),
+        (none, True, ["u"]),
+    ],
+)
+def test_what_a_job_cannot_be_resumed_without(policy: Policy, clean: bool, lacking: list[str]) -> None:
+    machine = one_unit(policy, "AB")
+    assert machine.lacking(clean=clean) == lacking
+    machine.handle(HostJoined("C", {"u": 5}), 0.0)
+    assert machine.lacking(clean=clean) == []
+
+
 def test_a_job_that_never_began_is_resumed_as_if_it_began() -> None:
     machine = on(chain(third=UpstreamBackup()), "h1", "h2")
     machine.handle(Begin(resume=True), 0.0)
@@ -133,6 +153,25 @@ def test_of_two_equal_holders_one_is_chosen_whatever_the_order_of_joining() -> N
         machine.handle(Begin(resume=True), 0.0)
         chosen.add(machine.plan.units["u"].primary)
     assert chosen == {"B"}
+
+
+@pytest.mark.parametrize("stale", [6, 7, 9])
+def test_a_source_is_resumed_from_a_log_that_the_plan_counts_on(stale: int) -> None:
+    """C led it once, and died with epochs that nobody saw; A and B have cut others since."""
+    machine = one_unit(PASSIVE, "")
+    for host, epoch in {"A": 7, "B": 7, "C": stale}.items():
+        machine.handle(HostJoined(host, {"u": epoch}), 0.0)
+    machine.adopt(Plan(7, {"u": UnitPlan(3, "A", ("B",), ("B",), since=(7,))}))
+    machine.handle(Begin(resume=True), 0.0)
+    assert machine.plan.units["u"].primary == "B"
+
+
+def test_a_source_is_resumed_from_any_log_when_those_that_counted_are_gone() -> None:
+    machine = one_unit(PASSIVE, "A")
+    machine.handle(HostJoined("C", {"u": 6}), 0.0)
+    machine.adopt(Plan(7, {"u": UnitPlan(3, "A", ("B",), ("B",), since=(7,))}))
+    machine.handle(Begin(resume=True), 0.0)
+    assert machine.plan.units["u"].primary == "C"
 
 
 def test_a_restarted_coordinator_goes_on_from_its_journal() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from understudy.core.policies import ActiveStandby, PassiveStandby, Policy, UpstreamBackup
 from understudy.sim.checks import judge
-from understudy.sim.faults import KINDS, SWITCH, Fault, Saboteur
+from understudy.sim.faults import ENDINGS, KINDS, SWITCH, Fault, Saboteur
 from understudy.sim.fuzz import (
     POLICIES,
     SHAPES,
@@ -252,7 +252,7 @@ def test_a_crash_at_a_step_can_be_told() -> None:
 def test_a_swarm_of_random_stories() -> None:
     tally = play_many(range(700))
     assert [(s.seed, s.wrong[0]) for s in tally.failed] == []
-    assert set(tally.faults) == {*KINDS, SWITCH}, "every kind of fault was tried"
+    assert set(tally.faults) == {*KINDS, *ENDINGS, SWITCH}, "every kind of fault was tried"
     assert set(tally.policies) == {*POLICIES, "mixed"}
     assert tally.beyond < tally.schedules // 10
 

@@ -21,6 +21,7 @@ import pyarrow.flight as flight
 
 from understudy import job_files, roles, telling
 from understudy.core import failover
+from understudy.core.draining import Stop
 from understudy.core.failover import Failover, StageThrew, StandbyReady, StandbyUnusable, Turned
 from understudy.core.monitoring import OWNER
 from understudy.core.opening import UNLIMITED, Opening
@@ -210,13 +211,11 @@ class Coordinator:
             self.say("resumed", "goes on where it stopped" if clean else "goes on from the last checkpoints")
 
     def _require_holds(self, clean: bool) -> None:
-        for name, unit in self.topology.units.items():
-            held = any(name in holds for holds in self.failover.alive.values())
-            if not held and (unit.policy.recovery == "standby" or clean):
-                raise HostsUnavailable(
-                    f"no host holds a checkpoint of unit {name!r}; bring back the host folders of the "
-                    "stopped job, or start over with --fresh"
-                )
+        for unit in self.failover.lacking(clean=clean):
+            raise HostsUnavailable(
+                f"no host holds a checkpoint of unit {unit!r}; bring back the host folders of the stopped job, or "
+                "start over with --fresh"
+            )
 
     def wait_until_running(self, timeout_s: float = 240.0, *, armed: bool = False) -> None:
         """Until every stage's query runs and sources were let go; with ``armed``, until every standby is armed."""
@@ -240,13 +239,11 @@ class Coordinator:
 
     def drain(self, timeout_s: float = 60.0) -> bool:
         """Let everything in flight finish and take the last checkpoints. True when it all was done in time."""
-        deadline = time.monotonic() + timeout_s
-        sources = [n for n, s in self.topology.stages.items() if not s.inputs]
-        begun = self._ask_all(messages.Drain()).values()
-        produced = {n: answer.produced[n] for answer in begun for n in sources if n in answer.produced}
-        while produced and time.monotonic() < deadline and self.failure is None:
-            answers = self._ask_all(messages.Drain(self.topology.finals(produced)))
-            if answers and all(answer.done for answer in answers.values()):
+        deadline, stop = time.monotonic() + timeout_s, Stop(self.topology)
+        while time.monotonic() < deadline and self.failure is None:
+            for answer in self._ask_all(messages.Drain(stop.ask(self.failover.plan))).values():
+                stop.answered(answer)
+            if stop.over(self.failover.plan):
                 self._write_journal("stopped")
                 return True
             time.sleep(0.1)

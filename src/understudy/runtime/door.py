@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pyarrow.flight as flight
 
-from understudy.core import beginning
+from understudy.core import beginning, draining
 from understudy.errors import UnderstudyError
 from understudy.runtime import messages, wire
 from understudy.runtime.roles import STANDBYS
@@ -191,15 +191,19 @@ class Door:
             return refuse(Refusal.STRANGER)  # made for an earlier process, which was in the middle of what it says
         return None if self.host.take_plan(call) else refuse(Refusal.STALE)
 
-    def _drain(self, call: messages.Drain, body: bytes) -> messages.Drained:
-        with self.host.changed:
-            self.host.draining = True
-            self.host.changed.notify_all()
-            stages = [s for s in self.host.stages.values() if hasattr(s, "drain")]
-        finals = call.finals
-        if finals is None:
-            return messages.Drained(produced={s.name: s.begun for s in stages})
-        return messages.Drained(done=all([s.drain(finals[s.name]) for s in stages]))
+    def _drain(self, call: messages.Drain, body: bytes) -> draining.Answer:
+        host, question = self.host, call.question
+        with host.changed:
+            host.draining = True
+            host.changed.notify_all()
+            serial, stages = host.serial, [s for s in host.stages.values() if hasattr(s, "drain")]
+            ends = {s.name: (s.generation, s.begun) for s in stages if not host.topology.stages[s.name].inputs}
+        if question.finals is None:
+            return draining.Answer(question.number, serial, ends)
+        done = {s.name: s.drain(question.finals[s.name]) for s in stages}
+        units = {s.unit: s.generation for s in stages}
+        led = {u: g for u, g in units.items() if all(done.get(s) for s in host.topology.units[u].stages)}
+        return draining.Answer(question.number, serial, ends, led)
 
     def _status(self, call: messages.Status, body: bytes) -> dict[str, Any]:
         host = self.host

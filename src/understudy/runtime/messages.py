@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 import msgspec
 
+from understudy.core import draining
 from understudy.core.failover import StageThrew, StandbyReady, StandbyUnusable, Turned
 from understudy.core.plans import Plan
 from understudy.runtime.wire import Call, Get, Message
@@ -72,17 +73,10 @@ class CheckJob(Call[Checked], frozen=True):
     policies: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-class Drained(Message, frozen=True):
-    produced: dict[str, int] = msgspec.field(default_factory=dict)
-    """Source -> the newest epoch that will come out."""
-    done: bool = False
+class Drain(Call[draining.Answer], frozen=True):
+    """Come to an end: cut no more epochs, and take the last checkpoints (``core.draining``)."""
 
-
-class Drain(Call[Drained], frozen=True):
-    """First without ``finals``: stop cutting epochs. Then with it, again and again until it is done: every stage takes
-    its last checkpoint after its last epoch."""
-
-    finals: dict[str, int] | None = None
+    question: draining.Question
 
 
 class Status(Call[dict[str, Any]], frozen=True):

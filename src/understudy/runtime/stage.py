@@ -21,6 +21,7 @@ import pyarrow.flight as flight
 
 from understudy.core import keeping
 from understudy.core.acks import FINAL
+from understudy.core.draining import Ending, ending
 from understudy.core.failover import StageThrew, StandbyUnusable
 from understudy.core.pacing import Pace
 from understudy.core.policies import Policy, base
@@ -338,9 +339,11 @@ class RunningStage:
     def drain(self, final: int) -> bool:
         """Stopping: take the last checkpoint. True once nothing is left to do."""
         with self.host.changed:
-            if self.committed < final or (self.output.queue.trimmed < final and self.host.topology.is_last(self.name)):
+            trimmed, last = self.output.queue.trimmed, self.host.topology.is_last(self.name)
+            left = ending(self.policy, committed=self.committed, trimmed=trimmed, final=final, last=last)
+            if left is Ending.GOES_ON:
                 return False
-            if self.policy.keeps_on_disk:
+            if left is Ending.KEPT:
                 return self.keepers[0].drained()
         if not (self.folder / "self" / "manifests" / f"{final}.json").exists():
             store = CheckpointStore(self.folder / "self", clear=True)

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from understudy.core.topology import Topology
+from understudy.sim.coordinator import STOPPING
 from understudy.sim.sources import SourceUnit
 from understudy.sim.units import Unit
 from understudy.verify.checkers import check_sink
@@ -50,6 +51,12 @@ def unturned(world: World) -> list[str]:
     """Units that are still between two policies."""
     plan = world.coordinator.journalled.units
     return [f"no progress: {name} is still to come under {u.turn.policy}" for name, u in plan.items() if u.turn]
+
+
+def unended(world: World) -> list[str]:
+    """A clean stop that was asked for, and never came to its end."""
+    journal = world.coordinator.journal
+    return ["no progress: the job does not stop"] if journal is not None and journal.state == STOPPING else []
 
 
 def undrained(world: World) -> list[str]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from understudy.core import detection, failover, monitoring
+from understudy.core import detection, draining, failover, monitoring
 from understudy.core.failover import Failover
 from understudy.core.monitoring import OWNER
 from understudy.core.plans import Plan
@@ -15,11 +16,26 @@ if TYPE_CHECKING:
     from understudy.sim.nodes import World
 
 
+RUNNING, STOPPING, STOPPED = "running", "stopping", "stopped"
+ASK_S = 0.1
+"""Between two rounds of a clean stop."""
+
+
+@dataclass(frozen=True)
+class Journal:
+    """On disk: the last plan, which life of each host it was made for, and what the job is at."""
+
+    plan: Plan
+    lives: dict[str, int]
+    state: str = RUNNING
+
+
 class Coordinator(Node):
     def __init__(self, world: World) -> None:
         super().__init__("coordinator", world)
-        self._journal: tuple[Plan, dict[str, int]] | None = None
-        """On disk: the last plan, and which life of each host it was made for."""
+        self.journal: Journal | None = None
+        self.nothing_runs = False
+        """The whole job has died. A real coordinator asks the hosts in its journal, and none runs anything."""
         self.forget()
 
     def forget(self) -> None:
@@ -31,22 +47,74 @@ class Coordinator(Node):
         """Monitor -> its life and the number of its newest report: they may overtake each other."""
         self.lives: dict[str, int] = {}
         self._tick_at = float("inf")
+        self._stop: draining.Stop | None = None
 
     @property
     def journalled(self) -> Plan:
         """The last plan that was decided, also while the coordinator is dead."""
-        return self.failover.plan if self._journal is None else self._journal[0]
+        return self.failover.plan if self.journal is None else self.journal.plan
 
     def start(self) -> None:
-        if self._journal is not None:
-            plan, lives = self._journal
-            self.failover.adopt(plan)
-            self.lives = dict(lives)
-            for host in lives:
+        journal = self.journal
+        if journal is not None and journal.state != STOPPED and not self.nothing_runs:
+            self.failover.adopt(journal.plan)
+            self.lives = dict(journal.lives)
+            for host in journal.lives:
                 self.failover.alive[host] = {}
                 self.detector.handle(detection.Connected(host), self.now)
-            self.tell(f"takes over plan {plan.serial}")
+            self.tell(f"takes over plan {journal.plan.serial}")
+            if journal.state == STOPPING:
+                self._begin_to_stop()
         self._rest()
+
+    # -- the whole job ------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """All hosts are there. A job that has run before goes on from what they hold."""
+        journal = self.journal
+        if journal is None:
+            self._handle(failover.Begin())
+            return
+        clean = journal.state == STOPPED
+        self.failover.adopt(journal.plan)
+        lacking = self.failover.lacking(clean=clean)
+        if lacking:
+            self.world.violate(f"nobody holds a checkpoint of {', '.join(lacking)}")
+            self.failover.adopt(Plan())
+            return
+        self.tell(f"begins again after {'a clean stop' if clean else 'everything died'}")
+        self._handle(failover.Begin(resume=True, clean=clean))
+
+    def stop(self) -> bool:
+        """The user asks for a clean stop. False when nobody hears it, or there is nothing to stop."""
+        if not self.alive or not self.failover.plan.units or self._stop is not None:
+            return False
+        self.living.after(0.0, self._begin_to_stop)
+        return True
+
+    def _begin_to_stop(self) -> None:
+        self.tell("stops the job")
+        self._stop = draining.Stop(self.world.topology)
+        self._write(self.failover.plan)
+        self._ask()
+
+    def _ask(self) -> None:
+        if self._stop is not None:
+            question = self._stop.ask(self.failover.plan)
+            for host in self.failover.alive:
+                self._send(host, "drain", (question,))
+            self.living.after(ASK_S, self._ask)
+
+    def drained(self, answer: draining.Answer) -> None:
+        """A host says how far it has come with the stop."""
+        if self._stop is None:
+            return
+        self._stop.answered(answer)
+        if self._stop.over(self.failover.plan):
+            self.tell("has stopped the job")
+            self._stop = None
+            self.journal = Journal(self.failover.plan, dict(self.lives), STOPPED)
+            self.world.stopped()
 
     # -- hosts --------------------------------------------------------------------------------------------------------
 
@@ -68,7 +136,7 @@ class Coordinator(Node):
         self.evidence.joined(host, self.now)
         self._handle(failover.HostJoined(host, holds))
         if not self.failover.plan.units and len(self.failover.alive) == len(self.world.hosts):
-            self._handle(failover.Begin())
+            self._begin()
         self._rest()
 
     def hear_of_death(self, host: str, life: int) -> None:
@@ -139,13 +207,17 @@ class Coordinator(Node):
 
     def _carry_out(self, effect: failover.Effect) -> None:
         if isinstance(effect, failover.Publish):
-            self._journal = (effect.plan, dict(self.lives))
+            self._write(effect.plan)
             for host in self.failover.alive:
                 self._send_plan(host, effect.plan)
         elif isinstance(effect, failover.Say):
             self.tell(effect.text)
         else:
-            self.world.violate(f"stage {effect.stage} stopped the job: {effect.cause}")
+            self.world.gave_up(effect)
+
+    def _write(self, plan: Plan) -> None:
+        self.nothing_runs = False
+        self.journal = Journal(plan, dict(self.lives), RUNNING if self._stop is None else STOPPING)
 
     def _send_plan(self, host: str, plan: Plan) -> None:
         self._send(host, "take_plan", (plan, self.lives[host], dict(self.lives)))

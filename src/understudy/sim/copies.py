@@ -10,6 +10,7 @@ from understudy.core.acks import FINAL
 from understudy.core.policies import base
 from understudy.core.policies.upstream import Row
 from understudy.core.queue import AHEAD_MAX, READ_AHEAD, OutputQueue, lead_for
+from understudy.sim.disks import Version
 from understudy.sim.model import EMPTY, State
 
 if TYPE_CHECKING:
@@ -173,6 +174,10 @@ class Copy:
         self.busy = False
         if self.stopped:
             return
+        if self.world.throws is not None and self.world.throws(self.host.name, self.name, epoch):
+            self.stopped = True
+            self.unit.failed(self.name, epoch)
+            return
         job = self.world.job
         values = [self.read.pop((stream, epoch)) for stream in self.inputs]
         self.state, value = job.step(self.name, self.number, self.state, values)
@@ -202,6 +207,17 @@ class Copy:
     def state_after(self, epoch: int) -> State | None:
         """None when the copy has passed it, and did not keep it."""
         return self.state if epoch == self.done else self.history.get(epoch)
+
+    def version(self, epoch: int, *, queue: bool) -> Version | None:
+        """Its state after an epoch, with ``queue`` also its untrimmed output up to it. None: see ``state_after``."""
+        state = self.state_after(epoch)
+        if state is None:
+            return None
+        first, output = epoch + 1, list[int]()
+        if queue:
+            first = min(self.output.queue.first, epoch + 1)
+            output = [self.output.values[e] for e in range(first, epoch + 1)]
+        return Version(epoch, state, first, tuple(output), gap=self.output.gap)
 
     # -- out ----------------------------------------------------------------------------------------------------------
 

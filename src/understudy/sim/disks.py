@@ -69,6 +69,10 @@ class Disk:
     def newest(self, stage: str) -> Version | None:
         return next(iter(self.versions.get(stage, ())), None)
 
+    def has_all(self, stages: tuple[str, ...]) -> bool:
+        """Of each a checkpoint, or a log."""
+        return all(stage in self.logs or self.newest(stage) is not None for stage in stages)
+
     def damage(self, stage: str) -> None:
         """One of the two rots."""
         self.versions[stage].pop()

@@ -23,8 +23,8 @@ from understudy.core.policies import (
     none,
 )
 from understudy.core.topology import StageShape, Topology, UnitShape
-from understudy.sim.checks import judge, undrained, unturned, watch_trims
-from understudy.sim.faults import HARMLESS, KINDS, Fault, Saboteur, Switching
+from understudy.sim.checks import judge, undrained, unended, unturned, watch_trims
+from understudy.sim.faults import ENDINGS, HARMLESS, KINDS, Fault, Saboteur, Switching
 from understudy.sim.model import SimJob
 from understudy.sim.nodes import Conditions, World
 
@@ -166,6 +166,18 @@ def _random_faults(chance: random.Random, conditions: Conditions) -> list[Fault]
     return faults
 
 
+def _with_endings(chance: random.Random, conditions: Conditions, faults: list[Fault]) -> list[Fault]:
+    """Code that throws, and the end of the whole job, now and then right before or after something else goes wrong."""
+    end = conditions.epoch_s * conditions.epochs
+    more = []
+    for _ in range(chance.randint(1, 2)):
+        at = chance.uniform(0.3, end)
+        if faults and chance.random() < 0.5:
+            at = max(0.3, chance.choice(faults).at + chance.uniform(-0.2, 0.2))
+        more.append(Fault(chance.choice(ENDINGS), at, chance.uniform(0.02, 1.5), chance.getrandbits(30)))
+    return sorted([*faults, *more], key=lambda fault: fault.at)
+
+
 def _random_switches(
     chance: random.Random, job: SimJob, conditions: Conditions, faults: list[Fault]
 ) -> list[Switching]:
@@ -221,7 +233,10 @@ def play(seed: int, *, tell: bool = False) -> Story:
         switches = _random_switches(apart, job, conditions, faults)
         # Now and then state is so slow to move that epochs go by meanwhile.
         conditions = replace(conditions, disk_s=apart.choice([0.002, 0.05, 0.2]), delay_s=apart.choice([0.001, 0.02]))
-    world = World(job, hosts=hosts, seed=chance.getrandbits(32), conditions=conditions)
+    world_seed = chance.getrandbits(32)
+    if seed % 7 == 0 or seed % 13 in (1, 3):  # as with monitors
+        faults = _with_endings(random.Random(f"endings of {seed}"), conditions, faults)
+    world = World(job, hosts=hosts, seed=world_seed, conditions=conditions)
     if tell:
         world.story = story.told
     finish_and_judge(world, Saboteur(world, faults, switches), story)
@@ -233,7 +248,7 @@ def finish_and_judge(world: World, saboteur: Saboteur, story: Story) -> None:
     watch_trims(world)
     finish(world, saboteur)
     story.faults, story.beyond, story.events = saboteur.done, saboteur.beyond, world.engine.events
-    found = judge(world, saboteur.unprotected) or undrained(world) or unturned(world)
+    found = judge(world, saboteur.unprotected) or unended(world) or undrained(world) or unturned(world)
     story.wrong = [] if story.beyond else found
 
 

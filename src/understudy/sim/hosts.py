@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from understudy.core import agreement, detection, failover
+from understudy.core import agreement, detection, draining, failover
 from understudy.core.directory import Directory
 from understudy.core.monitoring import Assigned, Heard, Monitor, Report, monitored
 from understudy.core.plans import Plan, UnitPlan
@@ -35,6 +35,8 @@ class Host(Node):
         self.units: dict[str, Unit | SourceUnit] = {}
         self._reports: dict[int, failover.Event] = {}
         self._reported = 0
+        self.draining = False
+        """The job is being stopped: sources cut no more."""
         conditions = self.world.conditions
         self.monitor = Monitor(interval_s=conditions.heartbeat_s, misses=conditions.misses)
         self._sight: Report | None = None
@@ -120,6 +122,16 @@ class Host(Node):
         for unit in self.units.values():
             unit.retry()
         self.living.after(self.world.conditions.retry_s, self._retry)
+
+    def drain(self, question: draining.Question) -> None:
+        """The job is being stopped: how far are those that this host leads?"""
+        self.draining = True
+        led = [unit for unit in self.units.values() if unit.primary and not unit.fenced]
+        ends = {unit.stage: (unit.generation, unit.begun) for unit in led if isinstance(unit, SourceUnit)}
+        finals = question.finals
+        done = {} if finals is None else {unit.name: unit.generation for unit in led if unit.drain(finals)}
+        answer = draining.Answer(question.number, self.directory.serial, ends, done)
+        self.world.send(self, "coordinator", None, "drained", (answer,))
 
     # -- plans --------------------------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ class Keeper:
         self._captures: dict[tuple[str, str], float] = {}
         """Captures under way -> since when."""
         self._timer_at = float("inf")
+        self._draining = False
 
     def serves(self, policy: Policy) -> bool:
         return self.machine.serves(policy)
@@ -39,6 +40,13 @@ class Keeper:
         self.over = True
         for copy in self.unit.copies.values():
             copy.paused_by.discard(self)
+
+    def drained(self) -> bool:
+        """Take the last checkpoints; true once they are safe."""
+        if not self._draining:
+            self._draining = True
+            self.note(base.Drain())
+        return self.machine.safe()
 
     # -- the machine --------------------------------------------------------------------------------------------------
 
@@ -91,17 +99,10 @@ class Keeper:
 
     def _capture(self, order: base.Capture) -> None:
         unit, copy = self.unit, self.unit.copies[order.stage]
-        state = copy.state_after(order.epoch)
-        if state is None:
+        version = copy.version(order.epoch, queue=order.queue)
+        if version is None:
             self.host.living.after(0.0, self.pasted, order.stage, order.standby, -1, "passed")
             return
-        first = order.epoch + 1
-        output: tuple[int, ...] = ()
-        if order.queue:
-            queue = copy.output
-            first = min(queue.queue.first, order.epoch + 1)
-            output = tuple(queue.values[e] for e in range(first, order.epoch + 1))
-        version = Version(order.epoch, state, first, output, gap=copy.output.gap)
         self._captures[order.stage, order.standby] = self.host.now
         host, _ = self.machine.standbys[order.standby]
         if host == self.host.name:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from understudy.core import beginning, keeping
+from understudy.core import beginning, failover, keeping
 from understudy.core.agreement import Part, Standing
 from understudy.core.policies import Policy
 from understudy.core.policies.base import standby_key
@@ -49,6 +49,15 @@ class Member:
 
     def stop(self) -> None:
         raise NotImplementedError
+
+    def drain(self, finals: Mapping[str, int]) -> bool:
+        """As primary: the job is being stopped, after these epochs. True once nothing is left to do."""
+        raise NotImplementedError
+
+    def threw(self, stage: str, epoch: int) -> None:
+        """As primary: the code of a stage has thrown. Somebody else has to go on."""
+        self.host.tell(f"throws in {stage} at epoch {epoch}")
+        self.host.report(failover.StageThrew(self.name, self.generation, stage, epoch, "it was told to throw"))
 
     def outputs(self) -> Mapping[str, Output]:
         raise NotImplementedError

@@ -15,6 +15,7 @@ from understudy.core.directory import Policies
 from understudy.sim.engine import Died, Engine, Life
 
 if TYPE_CHECKING:
+    from understudy.core.failover import StopJob
     from understudy.sim.coordinator import Coordinator
     from understudy.sim.hosts import Host
     from understudy.sim.model import SimJob
@@ -81,6 +82,12 @@ class World:
         self.on_trim: Callable[[str, int], None] | None = None
         self.on_decision: Callable[[Any], None] | None = None
         """Told of every event that the coordinator is about to decide on."""
+        self.on_stopped: Callable[[], None] | None = None
+        """Told that a clean stop is done: the job is to end now."""
+        self.on_giving_up: Callable[[StopJob], bool] | None = None
+        """Told that the job stops because a stage throws; whether that is as it should be."""
+        self.throws: Callable[[str, str, int], bool] | None = None
+        """Whether the code of a stage on a host throws at an epoch; None: no code does."""
         self.remember = True
         """Whether all that was cut and written is kept, for checkers; else only the newest, so that memory is flat."""
         self.cuts: dict[str, dict[int, int]] = {n: {} for n, s in self.topology.stages.items() if not s.inputs}
@@ -117,6 +124,27 @@ class World:
             self.violate(f"{source} showed epoch {epoch} as {cuts[epoch]} and again as {value}")
         if not self.remember:
             cuts.pop(epoch - 100, None)
+
+    def stopped(self) -> None:
+        """A clean stop is done; told to whoever has asked for it."""
+        if self.on_stopped is not None:
+            self.engine.after(0.0, self.on_stopped)
+
+    def gave_up(self, stop: StopJob) -> None:
+        """The coordinator stops the job because of a stage."""
+        self.tell("JOB", f"stops: {stop.stage} threw at epoch {stop.epoch}")
+        if self.on_giving_up is None or not self.on_giving_up(stop):
+            self.violate(f"stage {stop.stage} stopped the job: {stop.cause}")
+
+    def end(self) -> None:
+        """Every process ends; what is on disks stays."""
+        for node in self.nodes.values():
+            node.crash(quietly=True)
+
+    def begin_again(self) -> None:
+        """Every process is started again."""
+        for node in self.nodes.values():
+            node.restart()
 
     def trimmed(self, stream: str, epoch: int) -> None:
         """A queue was trimmed up to ``epoch``; told to whoever checks."""

@@ -86,13 +86,24 @@ class SourceUnit(Member):
     def _at(self) -> dict[str, tuple[str, int]]:
         return self._standbys or {}
 
+    @property
+    def begun(self) -> int:
+        """The newest epoch that will come out, whatever is asked from now on."""
+        return self.log.end - 1
+
+    def drain(self, finals: Mapping[str, int]) -> bool:
+        return True  # all that it has cut is in its log
+
     # -- cutting and sharing ------------------------------------------------------------------------------------------
 
     def _cut(self) -> None:
         if self.stopped:
             return
-        shown = self._output.queue.next
-        if self.log.end == shown < self.world.epochs and self._output.queue.ahead == 0:
+        shown, draining = self._output.queue.next, self.host.draining
+        if self.log.end == shown < self.world.epochs and self._output.queue.ahead == 0 and not draining:
+            if self.world.throws is not None and self.world.throws(self.host.name, self.stage, shown):
+                self.threw(self.stage, shown)
+                return
             self.log.entries.append(self.world.random.getrandbits(48))
             self._share()
             self._show()

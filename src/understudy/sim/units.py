@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from understudy.core import agreement, beginning, failover, keeping
 from understudy.core.acks import FINAL
 from understudy.core.beginning import Place
+from understudy.core.draining import Ending, ending
 from understudy.core.plans import UnitPlan
 from understudy.core.policies import Policy, base
 from understudy.sim.copies import Copy, Output
@@ -271,12 +272,41 @@ class Unit(Member):
                 copy.output.ack(consumer, epoch)
             copy.prune(copy.output.queue.trimmed)
 
-    def _give_up(self) -> None:
-        """As a running standby: what it needs is gone, and its primary must not wait for it."""
+    def _give_up(self, cause: str) -> None:
+        """As a running standby: it cannot go on, and its primary must not wait for it."""
         self.stop()
         if self.policy.standby_runs:
-            cause = "its input is gone"
             self.host.report(failover.StandbyUnusable(self.name, self.generation, self.host.name, self.since, cause))
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def failed(self, stage: str, epoch: int) -> None:
+        """The code of a stage has thrown here."""
+        if self.primary:
+            self.threw(stage, epoch)
+        else:
+            self._give_up("its code throws")
+
+    def drain(self, finals: Mapping[str, int]) -> bool:
+        whole = len(self.copies) == len(self.shape.stages) and bool(self.keepers)
+        return whole and all([self._drained(copy, finals[copy.name]) for copy in self.copies.values()])
+
+    def _drained(self, copy: Copy, final: int) -> bool:
+        policy, last = self.host.directory.policies.of[self.name], self.world.topology.is_last(copy.name)
+        match ending(policy, committed=copy.done, trimmed=copy.output.queue.trimmed, final=final, last=last):
+            case Ending.GOES_ON:
+                return False
+            case Ending.KEPT:
+                return self.keepers[0].drained()
+            case Ending.OWN:
+                held = self.host.disk.newest(copy.name)
+                if held is not None and held.epoch == final:
+                    return True
+                if not self.host.disk_full:
+                    version = copy.version(final, queue=True)
+                    assert version is not None
+                    self.host.disk.paste(copy.name, version)
+        return False
 
     # -- streams ------------------------------------------------------------------------------------------------------
 
@@ -363,7 +393,7 @@ class Unit(Member):
                 self.fence()
         elif refusal == "gone":
             if epoch == copy.received[stream] + 1 and not self.primary:
-                self._give_up()
+                self._give_up("its input is gone")
             elif epoch == copy.received[stream] + 1:
                 self.world.violate(f"{stage} on {self.host.name} needs epoch {epoch} of {stream}, which nobody has")
         else:

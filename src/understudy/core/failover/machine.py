@@ -89,7 +89,7 @@ class Failover:
         for name, shape in self.topology.units.items():
             old = self.plan.units.get(name, UnitPlan())
             holds = shape.policy.recovery == "standby" or event.clean
-            holder = newest_holder(name, self.alive) if event.resume and holds else None
+            holder = self._holder(name) if event.resume and holds else None
             primary = holder or self._choose(name, units, wishes=(shape.primary,), avoid=())
             begun_before = event.resume and not event.clean and old.primary is not None
             if holder:
@@ -391,6 +391,24 @@ class Failover:
             for name, unit in units.items()
             if self.topology.units[name].policy.backups and unit.primary in self.alive and not unit.standbys
         ]
+
+    def lacking(self, *, clean: bool) -> list[str]:
+        """The units that a job cannot be resumed without, and that nobody holds a checkpoint of. ``clean``: as in
+        ``Begin``."""
+        return [
+            name
+            for name, shape in self.topology.units.items()
+            if (shape.policy.recovery == "standby" or clean) and self._holder(name) is None
+        ]
+
+    def _holder(self, unit: str) -> str | None:
+        """The living host with the newest whole checkpoint of ``unit``. Of a source, one that the plan counts on comes
+        first: another may have led it once, and died with an epoch in its log that its successor cut otherwise. States
+        are the same wherever they were made."""
+        counted: tuple[str | None, ...] = ()
+        if unit in self.plan.units and len(self.topology.inner(unit)) < len(self.topology.units[unit].stages):
+            counted = (self.plan.units[unit].primary, *self.plan.units[unit].ready)
+        return newest_holder(unit, self.alive, first=counted)
 
     def _choose(
         self,

@@ -11,9 +11,12 @@ TOGETHER = 1000
 """What sharing a host with a neighbour weighs against other work, for a unit that is rebuilt from its neighbours."""
 
 
-def newest_holder(unit: str, alive: Mapping[str, Mapping[str, int]]) -> str | None:
-    """The living host with the newest whole checkpoint of ``unit``."""
+def newest_holder(
+    unit: str, alive: Mapping[str, Mapping[str, int]], *, first: Sequence[str | None] = ()
+) -> str | None:
+    """The living host with the newest whole checkpoint of ``unit``; one of ``first``, if there is one."""
     held = [(epochs[unit], host) for host, epochs in alive.items() if unit in epochs]
+    held = [pair for pair in held if pair[1] in first] or held
     return max(held, key=lambda pair: (pair[0], pair[1]))[1] if held else None
 
 
