@@ -27,8 +27,6 @@ PROMOTE_S = 0.05
 """From the decision until a standby that was held at the door has been let go, or a copy begins to send."""
 DELIVER_S = 0.05
 """From an epoch's being there until its consumers have it from another host than before."""
-FIRST_BATCH_S = 0.1
-"""What the first batch of a query that was held at the door takes longer than others."""
 OPEN_BYTES_PER_S = 16e9
 """How fast state is taken over. It is open already, and nothing of it is read, but the more state, the more files are
 looked at and linked, and the first batch finds none of it in memory."""

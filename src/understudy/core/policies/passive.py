@@ -44,7 +44,6 @@ from understudy.core.profile import (
     ACK_BYTES,
     CAPTURE_CPU_S,
     CHECKPOINT_BYTES,
-    FIRST_BATCH_S,
     OPEN_BYTES_PER_S,
     PACKED_BYTES_PER_S,
     PACKED_SHARE,
@@ -126,7 +125,7 @@ class PassiveStandby(Policy):
         again = share * self._taken_every_s(profile) / profile.step_s
         if not self.carries_queue:
             again += profile.behind_s / profile.step_s
-        opening_s = FIRST_BATCH_S + profile.state_bytes / OPEN_BYTES_PER_S
+        opening_s = profile.state_bytes / OPEN_BYTES_PER_S
         return profile.detection_s + PROMOTE_S + opening_s + (again + 1) * profile.batch_s
 
     def spent(self, profile: Profile) -> tuple[float, float]:

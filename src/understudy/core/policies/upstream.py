@@ -32,7 +32,6 @@ from understudy.core.policies.base import (
 from understudy.core.profile import (
     ACK_BYTES,
     ACK_CPU_S,
-    FIRST_BATCH_S,
     IN_FLIGHT_EPOCHS,
     PROMOTE_S,
     Heard,
@@ -108,7 +107,7 @@ class UpstreamBackup(Policy):
     def silence_s(self, profile: Profile, *, reach_s: float, share: float) -> float:
         again = (reach_s + share * self._acks_every_s(profile.step_s)) / profile.step_s + IN_FLIGHT_EPOCHS
         # Its spare is held at the door.
-        return profile.detection_s + PROMOTE_S + FIRST_BATCH_S + (again + 1) * profile.batch_s
+        return profile.detection_s + PROMOTE_S + (again + 1) * profile.batch_s
 
     def spent(self, profile: Profile) -> tuple[float, float]:
         acks_per_s = self.k / self._acks_every_s(profile.step_s)
