@@ -359,6 +359,7 @@ def simple(
     with Drill(job_file, out, hosts=hosts, name=f"{number.name} {kill}", **settings) as drill:
         with around(drill.coordinator):
             drill.coordinator.wait_until_running(armed=True)
+            drill.coordinator.wait_until_warm(WARM_S)
             drill.run.host_of(kill)
             drill.epochs(2)
             drill.coordinator.wait(after_s)
