@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from understudy.runtime import messages, wire
 from understudy.runtime.checkpoints import CheckpointStore
 from understudy.runtime.parts import CheckpointDamaged
+from understudy.runtime.role import Standby, Succession
 from understudy.runtime.stage import RunningStage, position
 from understudy.runtime.wire import Refusal
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from understudy.runtime.host import Host
 
 
-class ActiveStandbyStage:
+class ActiveStandbyStage(Standby):
     """Stands where a passive standby stands: takes checkpoints, and can be taken over from."""
 
     def __init__(self, host: Host, name: str, *, unit: str, generation: int, since: int, folder: Path) -> None:
@@ -28,7 +30,7 @@ class ActiveStandbyStage:
         self._lock = threading.Lock()
         self._released = False
 
-    def paste(self, part: dict[str, Any], body: bytes) -> int | wire.Reply[Any] | None:
+    def paste(self, part: Mapping[str, Any], body: bytes) -> int | wire.Reply[Any] | None:
         try:
             with self._lock:
                 if self._released:
@@ -65,7 +67,7 @@ class ActiveStandbyStage:
         self.copy.start()
 
     def follow(self, generation: int) -> None:
-        """Another copy has become primary. It gives its state once more, as to any standby it does not know."""
+        """The copy that has become primary gives its state once more, as to any standby it does not know."""
         with self.host.changed:
             self.generation = generation
             copy = self.copy
@@ -75,26 +77,23 @@ class ActiveStandbyStage:
         if copy is not None and copy.resumed_at is not None:
             self.host.report(messages.Armed(self.unit, generation, self.name))
 
-    def rise(self) -> None:
-        """It runs already."""
+    @property
+    def running(self) -> RunningStage | None:
+        return self.copy
 
-    def stand_down(self) -> None:
-        """It had not risen."""
+    def succeed(self, generation: int) -> Succession | None:
+        copy = self._release()
+        return None if copy is None else (copy, lambda: copy.promote(generation))
 
-    def take_copy(self) -> RunningStage | None:
-        """Stop being a standby. Returns the running copy, which is the caller's to promote; None when there is none
-        yet, or it has given up."""
+    def _release(self) -> RunningStage | None:
+        """Stop being a standby. Returns the running copy; None when there is none yet, or it has given up."""
         with self._lock:
             self._released = True
             copy = self.copy
             return None if copy is None or copy.stopping else copy
 
-    def arm(self) -> str | wire.Reply[Any]:
-        engine = self.host.spark_engine(self.name)
-        return wire.refuse(Refusal.STOPPED) if engine is None else engine.arm()
-
     def stop(self) -> None:
-        copy = self.take_copy()
+        copy = self._release()
         if copy is not None:
             copy.stop()
 

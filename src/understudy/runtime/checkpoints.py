@@ -12,6 +12,7 @@ import os
 import shutil
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -105,7 +106,7 @@ class CheckpointStore:
         """The newest version has a whole image of some state, not only increments."""
         return any(name.endswith((".zip", ".snapshot")) for name in self._files)
 
-    def paste(self, header: dict[str, Any], body: bytes) -> int | None:
+    def paste(self, header: Mapping[str, Any], body: bytes) -> int | None:
         """Apply one part. Returns the epoch once its last part made the version whole and durable.
         Raises OSError when the disk refuses and CheckpointDamaged when what came is not what was sent."""
         if header.get("ahead"):
@@ -130,7 +131,7 @@ class CheckpointStore:
             self._drop_ahead()
         return self._finish(header["manifest"], files)
 
-    def write_ahead(self, header: dict[str, Any], body: bytes) -> dict[str, tuple[int, str]]:
+    def write_ahead(self, header: Mapping[str, Any], body: bytes) -> dict[str, tuple[int, str]]:
         """Write a part of files that come ahead of the version that will name them. Takes long, and touches nothing
         that a version has: nobody need wait for it. Returns what is whole now, for ``came_ahead``."""
         return written(self._aside, header, body)

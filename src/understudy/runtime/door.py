@@ -16,9 +16,8 @@ import pyarrow.flight as flight
 from understudy.core import beginning, draining
 from understudy.errors import UnderstudyError
 from understudy.runtime import messages, wire
-from understudy.runtime.roles import STANDBYS
+from understudy.runtime.role import Standby
 from understudy.runtime.spark_engine import RUN
-from understudy.runtime.stage import RunningStage
 from understudy.runtime.streams import POLL_S
 from understudy.runtime.wire import Refusal, Reply, refuse
 
@@ -67,9 +66,9 @@ class Door:
         return self.host.directory.near(call.stream, call.consumer, call.host)
 
     def _epoch(self, get: messages.Epoch) -> flight.FlightDataStream:
-        stream = self.host.stream(get.stream)
         if self._stale(get):
             return wire.refused_stream(Refusal.FENCED)
+        stream = self.host.coming_stream(get.stream)
         if stream is None or get.consumer not in stream.queue.progress:
             return wire.refused_stream(Refusal.ELSEWHERE)
         if get.counts:
@@ -97,8 +96,8 @@ class Door:
                 return refuse(Refusal.FENCED)
             if not stream.queue.hears(call.consumer, call.generation, near=self._near(call)):
                 return refuse(Refusal.FENCED)
-            gap, row = getattr(stream.owner, "gap", 0), getattr(stream.owner, "row", None)  # a source has none
-            found = beginning.place(stream.queue, call.consumer, newest=call.newest, gap=gap, row=row)
+            led = stream.owner
+            found = beginning.place(stream.queue, call.consumer, newest=call.newest, gap=led.gap, row=led.row)
         if found.row is None:
             return messages.Place(found.epoch, found.lost)
         return messages.Place(found.epoch, found.lost, tuple(found.row.hosts), found.row.k)
@@ -122,29 +121,30 @@ class Door:
         return self._to_standby(call, lambda standby: standby.add(call))
 
     def _to_standby(
-        self, call: messages.Paste | messages.Entries, act: Callable[[Any], int | Reply[Any] | None]
+        self, call: messages.Paste | messages.Entries, act: Callable[[Standby], int | Reply[Any] | None]
     ) -> int | Reply[Any] | None:
         if self._stale(call):
             return refuse(Refusal.FENCED)
-        standby = self.host.stages.get(call.stage)
-        if not isinstance(standby, STANDBYS) or standby.generation != call.generation:
+        standby = self.host.standby(call.stage)
+        if standby is None or standby.generation != call.generation:
             return refuse(Refusal.ELSEWHERE)
         return act(standby)
 
     def _copy_at(self, call: messages.CopyAt, body: bytes) -> int | Reply[Any]:
         if self._stale(call):
             return refuse(Refusal.FENCED)
-        primary = self.host.stages.get(call.stage)
-        if not isinstance(primary, RunningStage) or primary.generation != call.generation:
+        primary = self.host.primary(call.stage)
+        if primary is None or primary.generation != call.generation:
             return refuse(Refusal.ELSEWHERE)
         return primary.copy_is_at(call.standby, call.epoch)
 
     # -- calls from this host's Spark ------------------------------------------------------------------------------
 
     def _arm(self, call: messages.Arm, body: bytes) -> str | Reply[Any]:
+        engine = self.host.spark_engine(call.stage)
+        if engine is not None:
+            return engine.arm()
         mine = self.host.stages.get(call.stage) or self.host.spares.get(call.stage)
-        if isinstance(mine, RunningStage):
-            mine = self.host.spark_engine(call.stage)
         return refuse(Refusal.STOPPED) if mine is None else mine.arm()
 
     def _engine(self, call: messages.Initial | messages.Grant | messages.Parts | messages.Input) -> Any:
@@ -196,7 +196,7 @@ class Door:
         with host.changed:
             host.draining = True
             host.changed.notify_all()
-            serial, stages = host.serial, [s for s in host.stages.values() if hasattr(s, "drain")]
+            serial, stages = host.serial, host.primaries()
             ends = {s.name: (s.generation, s.begun) for s in stages if not host.topology.stages[s.name].inputs}
         if question.finals is None:
             return draining.Answer(question.number, serial, ends)
@@ -210,11 +210,11 @@ class Door:
         with host.changed:
             stages = {name: stage.status() for name, stage in host.stages.items()}
             spares = {name: spare.status() for name, spare in host.spares.items()}
-            keepers = {k.unit: k for stage in host.stages.values() for k in getattr(stage, "keepers", ())}
+            primaries = host.primaries()
+            keepers = {k.unit: k for stage in primaries for k in stage.keepers}
             checkpoints = {unit: dict(keeper.spent) for unit, keeper in keepers.items()}
-            running = {name: stage for name, stage in host.stages.items() if isinstance(stage, RunningStage)}
-        for name, stage in running.items():
-            stages[name] |= stage.measured()
+        for stage in primaries:
+            stages[stage.name] |= stage.measured()
         return {
             "stages": stages,
             "spares": spares,

@@ -28,6 +28,7 @@ from understudy import job_files
 from understudy.core.directory import Directory
 from understudy.core.keeping import Report
 from understudy.core.policies import Policy, parse
+from understudy.core.policies.upstream import Row
 from understudy.errors import SetupError
 from understudy.job import Job
 from understudy.runtime import messages, wire
@@ -37,17 +38,21 @@ from understudy.runtime.membership import Membership
 from understudy.runtime.monitor import MonitorRole
 from understudy.runtime.payloads import Payloads
 from understudy.runtime.rehearsal import Rehearsal, Turns
-from understudy.runtime.roles import STANDBYS, Roles
+from understudy.runtime.role import Primary, Role, Standby
+from understudy.runtime.roles import Roles
 from understudy.runtime.spare import Spare
 from understudy.runtime.spark import Plans, require_replayable, start_session
 from understudy.runtime.spark_engine import SparkEngine
 from understudy.runtime.spark_io import TLS_VARIABLE, TOKEN_VARIABLE
 from understudy.runtime.spark_jvm import require_java
-from understudy.runtime.stage import RunningStage
+from understudy.runtime.spark_source import SparkSourceStage
+from understudy.runtime.stage import Position, RunningStage
 from understudy.runtime.streams import Stream
 from understudy.settings import check, check_master, check_session
 from understudy.sinks import FolderSink, Sink
 
+STARTING_S = 1.0
+"""How long a request for a stream waits for its stage, which is just starting."""
 _TRACE = bool(os.environ.get("UNDERSTUDY_TRACE"))
 
 
@@ -96,7 +101,8 @@ class Host:
         self.taken: messages.TakeJob | None = None
         """The job, as it was sent."""
         self._chosen: dict[str, str] = {}
-        self.stages: dict[str, Any] = {}
+        self.stages: dict[str, Role] = {}
+        """What this host is of which stages."""
         self.spares: dict[str, Spare] = {}
         """Stages that would be rebuilt here by replay."""
         self.spares_wanted: set[str] = set()
@@ -287,7 +293,7 @@ class Host:
             self.spares_wanted = {unit for unit, host in sent.spares.items() if host == self.name}
             self.go = max(self.go, sent.go)
             self.changed.notify_all()
-        threading.Thread(target=self.roles.agree, daemon=True).start()
+        self.roles.agree()
         self.monitor.agree()
         return True
 
@@ -327,18 +333,36 @@ class Host:
                 self._peers[address] = wire.Peer(address, self.config.token, self.meter, self.config.tls)
             return self._peers[address]
 
+    def primary(self, stage: str) -> Primary | None:
+        mine = self.stages.get(stage)
+        return mine if isinstance(mine, Primary) else None
+
+    def primaries(self) -> list[Primary]:
+        return [mine for mine in self.stages.values() if isinstance(mine, Primary)]
+
+    def standby(self, stage: str) -> Standby | None:
+        mine = self.stages.get(stage)
+        return mine if isinstance(mine, Standby) else None
+
     def stream(self, name: str) -> Stream | None:
         """The producing end of a stream that is sent from here."""
-        mine = self.stages.get(name)
-        if isinstance(mine, STANDBYS):
-            sends = self.topology.units[mine.unit].policy.eager
-            return self.output(name) if sends else None
+        standby = self.standby(name)
+        if standby is not None and not self.topology.units[standby.unit].policy.eager:
+            return None
         return self.output(name)
+
+    def coming_stream(self, name: str) -> Stream | None:
+        """The same; waits a moment where the plan says that it is sent from here, and its stage is just starting."""
+        with self.changed:
+            self.changed.wait_for(
+                lambda: self.stream(name) is not None or self.directory.primary_of(name) != self.name, STARTING_S
+            )
+            return self.stream(name)
 
     def output(self, name: str) -> Stream | None:
         """The producing end of a stream here, of a primary or of a copy, whether or not it is sent."""
         mine = self.stages.get(name)
-        return getattr(getattr(mine, "copy", None) or mine, "output", None)
+        return None if mine is None else mine.out
 
     def sink(self, name: str) -> Sink:
         sink = next(s.sinks[name] for s in self.job.stages.values() if name in s.sinks)
@@ -350,7 +374,28 @@ class Host:
     def running(self, stage: str) -> RunningStage | None:
         """What runs a stage's query here: a primary, or the copy of a standby that runs."""
         mine = self.stages.get(stage)
-        return mine if isinstance(mine, RunningStage) else getattr(mine, "copy", None)
+        return None if mine is None else mine.running
+
+    def lead(
+        self,
+        stage: str,
+        *,
+        unit: str,
+        generation: int,
+        state: Path,
+        where: Position,
+        ready: Any = None,
+        row: Row | None = None,
+    ) -> RunningStage:
+        """A primary that goes on with a state. ``ready``: what was made ready of its engine."""
+        kind = SparkSourceStage if self.job.stages[stage].source is not None else RunningStage
+        folder = self.stage_folder(stage)
+        return kind(
+            self, stage, unit=unit, generation=generation, folder=folder, state=state, ready=ready, row=row, **where
+        )
+
+    def stage_folder(self, stage: str) -> Path:
+        return self.folder / "stages" / stage
 
     def spark_engine(self, stage: str) -> SparkEngine | None:
         """What answers the readers of a stage's query here."""

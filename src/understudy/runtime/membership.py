@@ -97,7 +97,7 @@ class Membership:
     def _beat(self) -> messages.Beat:
         host = self.host
         with host.changed:
-            produced = {n: s.output.queue.next - 1 for n, s in host.stages.items() if hasattr(s, "output")}
+            produced = {primary.name: primary.output.queue.next - 1 for primary in host.primaries()}
             return messages.Beat(produced, sum(host.rows.values()), host.serial)
 
     # -- telling -----------------------------------------------------------------------------------------------------

@@ -118,7 +118,7 @@ def _checked(entries: Any) -> list[Any]:
     return entries
 
 
-def written(root: Path, header: dict[str, Any], body: bytes) -> dict[str, tuple[int, str]]:
+def written(root: Path, header: Mapping[str, Any], body: bytes) -> dict[str, tuple[int, str]]:
     """Write one part below ``root``. Returns the files that are whole with it, each of them durable and beside its
     twin."""
     try:

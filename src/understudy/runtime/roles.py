@@ -6,15 +6,16 @@ import shutil
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.flight as flight
 
 from understudy.core import agreement, beginning, keeping
-from understudy.core.agreement import Part, Standing
+from understudy.core.agreement import Standing
 from understudy.core.failover import StageThrew
 from understudy.core.plans import UnitPlan
 from understudy.core.policies import Policy
@@ -24,9 +25,9 @@ from understudy.runtime import blame, messages
 from understudy.runtime.active import ActiveStandbyStage
 from understudy.runtime.checkpoints import CheckpointStore
 from understudy.runtime.keeper import Keeper
+from understudy.runtime.role import Primary, Role, Standby
 from understudy.runtime.source import EntryLog, SourceStage, StandbySource
 from understudy.runtime.spare import Spare
-from understudy.runtime.spark_source import SparkSourceStage
 from understudy.runtime.stage import FRESH, RunningStage, position
 from understudy.runtime.standby import StandbyStage, restored
 from understudy.sources import SparkSource
@@ -34,67 +35,92 @@ from understudy.sources import SparkSource
 if TYPE_CHECKING:
     from understudy.runtime.host import Host
 
-STANDBYS = (StandbyStage, ActiveStandbyStage, StandbySource)
-PRIMARIES = (RunningStage, SourceStage)
+AGREEING = 32
+"""How many units become what a plan says at once. Some wait for other hosts meanwhile."""
 
 
 class Overtaken(Exception):
     """A newer plan has come while this one waited for another host."""
 
 
+class Member:
+    """A unit, as far as this host has to do with it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        """One plan is carried out at a time."""
+        self.holdings: keeping.Holdings | None = None
+        """Where the unit is led from here."""
+
+
 class Roles:
-    """Changes ``host.stages``, which everybody else only reads."""
+    """Changes ``host.stages``, which everybody else only reads. Every unit becomes what the plan says by itself: one
+    that waits, for another host or for a query to end, holds up no other."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
-        self._lock = threading.Lock()
-        """One plan is carried out at a time."""
-        self._units: Mapping[str, UnitPlan] = {}
-        """The plan that is being carried out; the host may know a newer one."""
-        self._holdings: dict[str, keeping.Holdings] = {}
-        """Of units that are led from here."""
+        self._members: dict[str, Member] = {}
+        self._sparing = threading.Lock()
+        """Held by whoever changes ``host.spares``."""
+        self._agreeing = ThreadPoolExecutor(AGREEING, thread_name_prefix="agree")
 
     def agree(self) -> None:
-        """Become what the newest plan says, unit by unit, upstream first."""
-        with self._lock:
-            with self.host.changed:
-                self._units = self.host.directory.units
-            for unit, wanted in self._units.items():
-                if wanted.primary == self.host.name:
-                    self._judge_copies(unit)
-                for stage in self.host.topology.units[unit].stages:
-                    try:
-                        self._agree(unit, stage, wanted)
-                    except Overtaken:
-                        return  # whoever carries out the newer plan waits for the lock
-                    except Exception as error:
-                        traceback.print_exc()
-                        cause = f"cannot start on {self.host.name}: {error}"
-                        self.host.report(StageThrew(unit, wanted.generation, stage, -1, cause, blame.of(error)))
+        """Begin to become what the newest plan says."""
+        with self.host.changed:
+            units = list(self.host.directory.units)
+            for unit in units:
+                self._members.setdefault(unit, Member())
+        for unit in units:
+            self._agreeing.submit(self._agree_unit, unit)
+
+    def _agree_unit(self, unit: str) -> None:
+        """Become what the newest plan says of a unit: one that has come since is carried out already here."""
+        with self._members[unit].lock:
+            plan = self.host.directory.units
+            wanted = plan.get(unit)
+            if wanted is None:
+                return  # the job is being forgotten
+            if wanted.primary == self.host.name:
+                self._judge_copies(unit)
+            for stage in self.host.topology.units[unit].stages:
+                try:
+                    self._agree(unit, stage, wanted, plan)
+                except Overtaken:
+                    return  # whoever carries out the newer plan waits for the lock
+                except Exception as error:
+                    traceback.print_exc()
+                    cause = f"cannot start on {self.host.name}: {error}"
+                    self.host.report(StageThrew(unit, wanted.generation, stage, -1, cause, blame.of(error)))
+            try:
                 if wanted.primary == self.host.name:
                     self._protect(unit, wanted)
-            self._keep_spares()
+                self._keep_spares()
+            except Exception:
+                traceback.print_exc()
 
     def _keep_spares(self) -> None:
         """Have a spare query of every stage that would be rebuilt here, for the generation that runs."""
-        wanted = {
-            stage: (unit, self._units[unit].generation)
-            for unit in self.host.spares_wanted
-            if unit in self._units
-            for stage in self.host.topology.units[unit].stages
-            if stage not in self.host.stages
-        }
-        for stage, spare in list(self.host.spares.items()):
-            if stage not in wanted or spare.generation != wanted[stage][1]:
-                self._end_spare(self.host.spares.pop(stage))
-        for stage, (unit, generation) in wanted.items():
-            if stage not in self.host.spares:
-                folder = self._stage_folder(stage)
-                self.host.spares[stage] = Spare(self.host, stage, unit=unit, generation=generation, folder=folder)
+        with self._sparing:
+            units = self.host.directory.units
+            wanted = {
+                stage: (unit, units[unit].generation)
+                for unit in self.host.spares_wanted
+                if unit in units
+                for stage in self.host.topology.units[unit].stages
+                if stage not in self.host.stages
+            }
+            for stage, spare in list(self.host.spares.items()):
+                if stage not in wanted or spare.generation != wanted[stage][1]:
+                    self._end_spare(self.host.spares.pop(stage))
+            for stage, (unit, generation) in wanted.items():
+                if stage not in self.host.spares:
+                    folder = self.host.stage_folder(stage)
+                    self.host.spares[stage] = Spare(self.host, stage, unit=unit, generation=generation, folder=folder)
 
     def _living_spare(self, stage: str) -> Spare | None:
         """The spare of a stage that is to begin from nothing, if it is ready; else it is ended."""
-        spare = self.host.spares.pop(stage, None)
+        with self._sparing:
+            spare = self.host.spares.pop(stage, None)
         if spare is not None and not spare.take():
             self._end_spare(spare)
             spare = None
@@ -106,70 +132,62 @@ class Roles:
 
     def _judge_copies(self, unit: str) -> None:
         """Copies that rose are promoted all together or not at all: one stage reads what another has sent."""
-        mine = [self.host.stages.get(stage) for stage in self.host.topology.units[unit].stages]
-        risen = [stage for stage in mine if isinstance(stage, StandbyStage) and stage.copy is not None]
-        for stage in risen:
-            stage.close()
-        if not all(stage.copy_serves() for stage in risen):
-            for stage in risen:
-                stage.stand_down()
+        standbys = [s for stage in self.host.topology.units[unit].stages if (s := self.host.standby(stage)) is not None]
+        judged = [(standby, standby.risen_serves()) for standby in standbys]
+        risen = [(standby, serves) for standby, serves in judged if serves is not None]
+        if not all(serves for _, serves in risen):
+            for standby, _ in risen:
+                standby.stand_down()
 
-    def _agree(self, unit: str, stage: str, wanted: UnitPlan) -> None:
-        standing = self._standing(self.host.stages.get(stage))
+    def _agree(self, unit: str, stage: str, wanted: UnitPlan, plan: Mapping[str, UnitPlan]) -> None:
+        mine = self.host.stages.get(stage)
+        standing = Standing() if mine is None else mine.standing()
         for order in agreement.orders(self.host.name, standing, wanted, self.host.topology.units[unit].policy):
-            self._carry_out(unit, stage, order)
+            self._carry_out(unit, stage, order, plan)
 
-    def _standing(self, mine: Any) -> Standing:
-        if isinstance(mine, PRIMARIES):
-            return Standing(Part.PRIMARY, mine.generation, over=mine.stopping)
-        return Standing() if mine is None else Standing(Part.STANDBY, mine.generation, mine.since)
-
-    def _carry_out(self, unit: str, stage: str, order: agreement.Order) -> None:
-        mine: Any = self.host.stages.get(stage)
+    def _carry_out(self, unit: str, stage: str, order: agreement.Order, plan: Mapping[str, UnitPlan]) -> None:
         match order:
             case agreement.TellFenced(generation):
                 self.host.report(messages.Fenced(unit, generation, stage))
             case agreement.Begin(generation, start):
-                self._begin(unit, stage, mine, generation, start)
+                self._begin(unit, stage, generation, start, plan)
             case agreement.Promote(generation):
-                self._promote(unit, stage, mine, generation)
+                self._promote(unit, stage, generation)
             case agreement.StandBy(generation, since, policy):
-                self.discard(stage, mine)
+                self.discard(stage)
                 self._become_standby(unit, stage, generation, since, policy)
             case agreement.Follow(generation):
-                mine.follow(generation)
+                self._as_standby(stage).follow(generation)
             case agreement.Rise():
-                mine.rise()
+                self._as_standby(stage).rise()
             case agreement.StandDown():
-                mine.stand_down()
+                self._as_standby(stage).stand_down()
             case agreement.Forget():
-                self.discard(stage, mine)
-                shutil.rmtree(self._stage_folder(stage), ignore_errors=True)
+                self.discard(stage)
+                shutil.rmtree(self.host.stage_folder(stage), ignore_errors=True)
             case _:
                 raise TypeError(f"nobody can carry out {order}")
+
+    def _as_standby(self, stage: str) -> Standby:
+        found = self.host.standby(stage)
+        if found is None:
+            raise agreement.IllegalMove(f"{self.host.name} is no standby of {stage}")
+        return found
 
     def _protect(self, unit: str, wanted: UnitPlan) -> None:
         """Bring what protects a unit that is led from here in line with the plan."""
         names = self.host.topology.units[unit].stages
-        mine = [self.host.stages.get(name) for name in names]
-        stages = [s for s in mine if isinstance(s, PRIMARIES) and s.generation == wanted.generation]
+        stages = [p for n in names if (p := self.host.primary(n)) is not None and p.generation == wanted.generation]
         if len(stages) < len(names):
             return  # one of them could not start, and that has been reported
         charges = keeping.charges(wanted, self.host.topology.units[unit].policy, self.host.name)
-        holdings = self._holdings.get(unit)
+        member = self._members[unit]
+        holdings = member.holdings
         if holdings is None or holdings.generation != wanted.generation:
-            holdings = keeping.Holdings(self.host.name, unit, wanted.generation, names)
-            self._holdings[unit] = holdings
+            holdings = member.holdings = keeping.Holdings(self.host.name, unit, wanted.generation, names)
         with self.host.changed:
             holdings.aim({key: at for charge in charges for key, at in charge.standbys.items()})
-        kept: list[RunningStage] = []
-        for stage in stages:
-            if isinstance(stage, SourceStage):
-                stage.set_standbys(keeping.standing(wanted), holdings)  # its own log is always written first
-            elif isinstance(stage, SparkSourceStage):
-                stage.set_standbys(charges[0].standbys, holdings)
-            else:
-                kept.append(stage)
+        kept = [k for stage in stages if (k := stage.protect(wanted, charges, holdings)) is not None]
         if kept:
             self._keep(unit, kept, charges, holdings)
         if wanted.ready:
@@ -209,33 +227,35 @@ class Roles:
 
     def forget(self) -> None:
         """Stop all that runs, at once, and drop what is held. The plan is empty by now."""
-        with self._lock:
-            stages, spares = dict(self.host.stages), [self.host.spares.pop(stage) for stage in list(self.host.spares)]
+        with ExitStack() as held:
+            for member in self._members.values():
+                held.enter_context(member.lock)
+            with self._sparing:
+                spares = [self.host.spares.pop(stage) for stage in list(self.host.spares)]
+            stages = list(self.host.stages)
             with ThreadPoolExecutor(max_workers=max(1, len(stages) + len(spares))) as pool:
                 ended = [pool.submit(spare.stop) for spare in spares]
-                list(pool.map(self.discard, stages, stages.values()))
-                for end in ended:
-                    end.result()
-            self._holdings.clear()
+                ended += [pool.submit(self.discard, stage) for stage in stages]
+            for end in ended:
+                end.result()
+            for member in self._members.values():
+                member.holdings = None
             shutil.rmtree(self.host.folder / "stages", ignore_errors=True)
-
-    def _stage_folder(self, stage: str) -> Path:
-        return self.host.folder / "stages" / stage
 
     def _is_host_source(self, stage: str) -> bool:
         source = self.host.job.stages[stage].source
         return source is not None and not isinstance(source, SparkSource)
 
-    def discard(self, stage: str, mine: Any) -> None:
-        if mine is None:
-            return
+    def discard(self, stage: str) -> None:
+        """Be nothing of a stage any more."""
         with self.host.changed:
-            self.host.stages.pop(stage, None)
-        mine.stop()
+            mine = self.host.stages.pop(stage, None)
+        if mine is not None:
+            mine.stop()
 
     def _become_standby(self, unit: str, stage: str, generation: int, since: int, policy: Policy) -> None:
-        folder = self._stage_folder(stage)
-        standby: Any
+        folder = self.host.stage_folder(stage)
+        standby: Standby
         if self._is_host_source(stage):
             log = EntryLog(folder / "entries.jsonl", clear=True)
             standby = StandbySource(self.host, stage, unit=unit, generation=generation, since=since, log=log)
@@ -245,90 +265,76 @@ class Roles:
             standby = kind(self.host, stage, unit=unit, generation=generation, since=since, folder=folder)
         self._register(stage, standby)
 
-    def _promote(self, unit: str, stage: str, standby: Any, generation: int) -> None:
+    def _promote(self, unit: str, stage: str, generation: int) -> None:
         """Lead a stage of which this host was a standby."""
         self._tell_becoming(stage, generation, "what it holds as standby")
         self.host.rehearsing.hold()
-        copy = standby.take_copy()
-        if copy is not None:
-            self._register(stage, copy)
-            copy.promote(generation)
-            print(f"{time.time():.3f} {stage}: primary after epoch {copy.committed}", flush=True)
-        elif isinstance(standby, StandbySource):
-            standby.stop()
-            self._start(stage, SourceStage(self.host, stage, unit=unit, generation=generation, log=standby.log))
-        elif isinstance(standby, StandbyStage):
-            manifest, ready, state = standby.take_over()
-            self._start(stage, self._running(unit, stage, generation, manifest, ready, state), standby)
-        else:  # a standby that was to run, and does not: what it was given is on disk
+        succession = self._as_standby(stage).succeed(generation)
+        if succession is None:  # a standby that was to run, and does not: what it was given is on disk
             self._begin_held(unit, stage, generation)
+        else:
+            self._start(stage, *succession)
 
-    def _begin(self, unit: str, stage: str, mine: Any, generation: int, start: str) -> None:
+    def _begin(self, unit: str, stage: str, generation: int, start: str, plan: Mapping[str, UnitPlan]) -> None:
         """Lead a stage of which this host was nothing that counts."""
         self._tell_becoming(stage, generation, start)
         if stage in self.host.spares:
             self.host.rehearsing.hold()
-        self.discard(stage, mine)
+        self.discard(stage)
         if self._is_host_source(stage):
-            log = EntryLog(self._stage_folder(stage) / "entries.jsonl", clear=start != "held")
-            self._start(stage, SourceStage(self.host, stage, unit=unit, generation=generation, log=log))
+            log = EntryLog(self.host.stage_folder(stage) / "entries.jsonl", clear=start != "held")
+            primary = SourceStage(self.host, stage, unit=unit, generation=generation, log=log)
+            self._start(stage, primary, primary.start)
         elif start == "held":
             self._begin_held(unit, stage, generation)
         else:
-            self._begin_anew(unit, stage, generation, start)
+            self._begin_anew(unit, stage, generation, start, plan)
 
-    def _begin_anew(self, unit: str, stage: str, generation: int, start: str) -> None:
+    def _begin_anew(self, unit: str, stage: str, generation: int, start: str, plan: Mapping[str, UnitPlan]) -> None:
         """Without state. Where it begins is asked first: that may take long, and end in a newer plan; what is held must
         still be there then."""
-        where: dict[str, Any] = {**FRESH}
+        where, row = FRESH, None
         if start in ("newest", "replay"):
-            found = self._begin_at(unit, stage, generation, newest=start == "newest")
-            base = found.epoch
+            found = self._begin_at(unit, stage, generation, plan, newest=start == "newest")
+            base, row = found.epoch, found.row
             if not found.promised:
                 self.host.report(messages.Gone(unit, generation, stage, base - 1))
                 return
-            where = {"start_epoch": base - 1, "base": base, "gap": base if found.lost else 0, "row": found.row}
+            where = {"start_epoch": base - 1, "base": base, "gap": base if found.lost else 0}
         spare = self._living_spare(stage)
-        folder = self._stage_folder(stage)
+        folder = self.host.stage_folder(stage)
         for other in folder.iterdir() if folder.is_dir() else []:
             if spare is None or other != spare.folder:
                 shutil.rmtree(other, ignore_errors=True)
         state = _fresh(folder) if spare is None else spare.state
-        running = self._kind(stage)(
-            self.host, stage, unit=unit, generation=generation, folder=folder, state=state,
-            ready=spare and spare.ready, **where,
-        )  # fmt: skip
-        self._start(stage, running, spare)
+        ready = spare and spare.ready
+        primary = self.host.lead(
+            stage, unit=unit, generation=generation, state=state, ready=ready, where=where, row=row
+        )
+
+        def begin() -> None:
+            if spare is not None:
+                spare.release()
+            primary.start()
+
+        self._start(stage, primary, begin)
 
     def _begin_held(self, unit: str, stage: str, generation: int) -> None:
         """From the newest checkpoint in this host's folder, if there is one."""
-        spare = self.host.spares.pop(stage, None)
+        with self._sparing:
+            spare = self.host.spares.pop(stage, None)
         if spare is not None:
             self._end_spare(spare)
         manifest, state = self._held(unit, stage)
-        self._start(stage, self._running(unit, stage, generation, manifest, None, state))
+        primary = self.host.lead(stage, unit=unit, generation=generation, state=state, where=position(manifest))
+        self._start(stage, primary, primary.start)
 
-    def _running(
-        self, unit: str, stage: str, generation: int, manifest: dict[str, Any] | None, ready: Any, state: Path
-    ) -> RunningStage:
-        where = FRESH if manifest is None else position(manifest)
-        folder = self._stage_folder(stage)
-        return self._kind(stage)(
-            self.host, stage, unit=unit, generation=generation, folder=folder, state=state, ready=ready, **where
-        )
-
-    def _kind(self, stage: str) -> type[RunningStage]:
-        return SparkSourceStage if self.host.job.stages[stage].source is not None else RunningStage
-
-    def _start(self, stage: str, primary: Any, before: Any = None) -> None:
-        """``before``: who has made ready what the new primary runs, and may let go of it now."""
+    def _start(self, stage: str, primary: Primary, begin: Callable[[], None]) -> None:
         self._register(stage, primary)
-        if before is not None:
-            before.release()
-        primary.start()
+        begin()
         print(f"{time.time():.3f} {stage}: primary after epoch {primary.start_epoch}", flush=True)
 
-    def _register(self, stage: str, mine: Any) -> None:
+    def _register(self, stage: str, mine: Role) -> None:
         with self.host.changed:
             self.host.stages[stage] = mine
             self.host.changed.notify_all()
@@ -338,7 +344,7 @@ class Roles:
 
     def _held(self, unit: str, stage: str) -> tuple[dict[str, Any] | None, Path]:
         """The manifest of the newest checkpoint in this host's folder, and the folder to go on in."""
-        folder, store = self._stage_folder(stage), self._newest_store(stage)
+        folder, store = self.host.stage_folder(stage), self._newest_store(stage)
         if store is None:
             return None, _fresh(folder)
         manifest, _ = restored(self.host, stage, unit, store)
@@ -364,7 +370,7 @@ class Roles:
             )
 
     def _newest_store(self, stage: str) -> CheckpointStore | None:
-        folder = self._stage_folder(stage)
+        folder = self.host.stage_folder(stage)
         stores = [CheckpointStore(p) for p in folder.iterdir() if (p / "manifests").is_dir()] if folder.is_dir() else []
         stores = [s for s in stores if s.versions()]
         return max(stores, key=lambda s: s.versions()[-1], default=None)
@@ -383,7 +389,9 @@ class Roles:
                     holds[folder.name] = store.versions()[-1]
         return holds
 
-    def _begin_at(self, unit: str, stage: str, generation: int, *, newest: bool) -> beginning.Start:
+    def _begin_at(
+        self, unit: str, stage: str, generation: int, plan: Mapping[str, UnitPlan], *, newest: bool
+    ) -> beginning.Start:
         """Where a stage without state begins. Asks every producer until it answers."""
         places = []
         for stream in self.host.job.stages[stage].inputs:
@@ -397,8 +405,8 @@ class Roles:
                             break
                 except flight.FlightError:
                     pass
-                if self.host.directory.units is not self._units:
-                    raise Overtaken  # perhaps the producer is to run here now, and cannot before this ends
+                if self.host.directory.units is not plan:
+                    raise Overtaken
                 time.sleep(0.05)
             place = reply.answer
             above = None if place.row_hosts is None else Row(frozenset(place.row_hosts), place.row_k)

@@ -11,7 +11,6 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +18,10 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from understudy.core.failover import StageThrew
-from understudy.core.keeping import Holdings
+from understudy.core.keeping import Charge, Holdings, standing
+from understudy.core.plans import UnitPlan
 from understudy.runtime import blame, messages, wire
+from understudy.runtime.role import Primary, Standby, Succession
 from understudy.runtime.spark import first_line
 from understudy.runtime.streams import SinkWriter, Stream
 from understudy.runtime.wire import Refusal
@@ -28,6 +29,7 @@ from understudy.sources import Entry
 
 if TYPE_CHECKING:
     from understudy.runtime.host import Host
+    from understudy.runtime.stage import RunningStage
 
 
 class EntryLog:
@@ -81,7 +83,7 @@ class EntryLog:
         self._file.close()
 
 
-class SourceStage:
+class SourceStage(Primary):
     """A source read by the host. ``log`` holds the entries so far; the next epoch is ``len(log.entries)``."""
 
     def __init__(self, host: Host, name: str, *, unit: str, generation: int, log: EntryLog) -> None:
@@ -169,8 +171,11 @@ class SourceStage:
         return False
 
     @property
+    def running(self) -> RunningStage | None:
+        return None
+
+    @property
     def begun(self) -> int:
-        """The newest epoch that will come out, whatever is asked from now on; a drain waits for it."""
         return self.output.queue.next - 1 + self._cutting
 
     def regenerate(self, epoch: int) -> pa.Table | None:
@@ -182,12 +187,14 @@ class SourceStage:
     def on_progress(self) -> None:
         pass
 
-    def set_standbys(self, standbys: Mapping[str, tuple[str, int]], holdings: Holdings) -> None:
+    def protect(self, wanted: UnitPlan, charges: list[Charge], holdings: Holdings) -> RunningStage | None:
+        standbys = standing(wanted)  # its own log is always written first
         with self.host.changed:
             known = {s.key: s for s in self._standbys}
             self._standbys = [known.get(key) or EntriesAt(self, key, at[0], holdings) for key, at in standbys.items()]
             self.host.changed.notify_all()
         threading.Thread(target=self._share, daemon=True).start()
+        return None
 
     def standby_is_known(self) -> None:
         pass
@@ -258,7 +265,7 @@ class EntriesAt:
         return reply.refused
 
 
-class StandbySource:
+class StandbySource(Standby):
     """Standby of a source read by the host: a copy of its entries."""
 
     def __init__(self, host: Host, name: str, *, unit: str, generation: int, since: int, log: EntryLog) -> None:
@@ -267,18 +274,18 @@ class StandbySource:
         self.stopping = False
         self._lock = threading.Lock()
 
+    @property
+    def running(self) -> RunningStage | None:
+        """Nothing runs before the primary is given up: two would cut different epochs."""
+        return None
+
     def follow(self, generation: int) -> None:
-        """Another standby has become primary."""
         self.generation = generation
 
-    def rise(self) -> None:
-        """Nothing runs before the primary is given up: two would cut different epochs."""
-
-    def stand_down(self) -> None:
-        """It had not risen."""
-
-    def take_copy(self) -> None:
-        """It has none."""
+    def succeed(self, generation: int) -> Succession | None:
+        self.stop()
+        primary = SourceStage(self.host, self.name, unit=self.unit, generation=generation, log=self.log)
+        return primary, primary.start
 
     def add(self, call: messages.Entries) -> int | wire.Reply[Any]:
         """What this log has beyond the primary's own was never published: an epoch is shared with every standby

@@ -15,7 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from understudy.core.keeping import Holdings
+from understudy.core.keeping import Charge, Holdings
+from understudy.core.plans import UnitPlan
 from understudy.core.queue import AHEAD_MAX
 from understudy.runtime.shipping import Shipper, Shippers
 from understudy.runtime.stage import RunningStage
@@ -81,8 +82,9 @@ class SparkSourceStage(RunningStage):
         self._opened = time.monotonic()
         self._preserver = Preserver(self)
 
-    def set_standbys(self, standbys: Mapping[str, tuple[str, int]], holdings: Holdings) -> None:
-        self._preserver.set_standbys(standbys, holdings)
+    def protect(self, wanted: UnitPlan, charges: list[Charge], holdings: Holdings) -> RunningStage | None:
+        self._preserver.set_standbys(charges[0].standbys, holdings)
+        return None
 
     def next_epoch(self, after: int, *, version: bool = True) -> int | None:
         with self.host.changed:

@@ -23,7 +23,9 @@ from understudy.core import keeping
 from understudy.core.acks import FINAL
 from understudy.core.draining import Ending, ending
 from understudy.core.failover import StageThrew, StandbyUnusable
+from understudy.core.keeping import Charge, Holdings
 from understudy.core.pacing import Pace
+from understudy.core.plans import UnitPlan
 from understudy.core.policies import Policy, base
 from understudy.core.policies.upstream import Row
 from understudy.core.queue import AHEAD_MAX
@@ -32,8 +34,9 @@ from understudy.runtime.checkpoints import CheckpointStore
 from understudy.runtime.engine import EngineFailed
 from understudy.runtime.keeper import Keeper, Reporter
 from understudy.runtime.parts import Shipped
+from understudy.runtime.role import Primary
 from understudy.runtime.streams import Inlet, SinkWriter, Stream, write_table
-from understudy.runtime.wire import Refusal
+from understudy.runtime.wire import Refusal, Reply
 
 if TYPE_CHECKING:
     from understudy.runtime.host import Host
@@ -53,11 +56,14 @@ class Position(TypedDict):
 FRESH: Position = {"start_epoch": -1, "base": 0, "gap": 0}
 
 
-def position(manifest: dict[str, Any]) -> Position:
+def position(manifest: dict[str, Any] | None) -> Position:
+    """After the version that a manifest names; None: from nothing."""
+    if manifest is None:
+        return FRESH
     return {"start_epoch": manifest["epoch"], "base": manifest["base"], "gap": manifest.get("gap", 0)}
 
 
-class RunningStage:
+class RunningStage(Primary):
     """One stage, running. What computes it is its engine. Its state is at ``start_epoch``; ``base`` maps Spark's batch
     ids to epochs (epoch = batch + base). Output that came with its state is in ``state/queue``."""
 
@@ -143,9 +149,15 @@ class RunningStage:
         self.host.report(messages.Runs(self.unit, generation, self.name, self.committed))
 
     @property
+    def running(self) -> RunningStage | None:
+        return self
+
+    @property
     def begun(self) -> int:
-        """The newest epoch that will come out, whatever is asked from now on; a drain of a source waits for it."""
         return self.granted
+
+    def protect(self, wanted: UnitPlan, charges: list[Charge], holdings: Holdings) -> RunningStage | None:
+        return self
 
     def give_up(self, cause: str) -> None:
         """As a copy: this host cannot run the stage; if the primary waits for it, it must not."""
@@ -257,8 +269,7 @@ class RunningStage:
         self.engine.trimmed(epoch)
         self._tell(base.Acked(self.name, FINAL, epoch))
 
-    def copy_is_at(self, standby: str, epoch: int) -> int:
-        """A copy has processed ``epoch``. Returns what all consumers are done with."""
+    def copy_is_at(self, standby: str, epoch: int) -> int | Reply[Any]:
         with self.host.changed:
             self.pace.copy_is_at(standby, epoch)
             self.host.changed.notify_all()
@@ -303,7 +314,6 @@ class RunningStage:
                     self.fence()
 
     def fence(self) -> None:
-        """A newer generation of this unit runs elsewhere: stop, add nothing."""
         if not self.stopping:
             if self.primary:
                 self.host.report(messages.Fenced(self.unit, self.generation, self.name))
@@ -337,7 +347,6 @@ class RunningStage:
             shutil.rmtree(own.rename(self.folder / f"dropped-{time.time_ns()}"))
 
     def drain(self, final: int) -> bool:
-        """Stopping: take the last checkpoint. True once nothing is left to do."""
         with self.host.changed:
             trimmed, last = self.output.queue.trimmed, self.host.topology.is_last(self.name)
             left = ending(self.policy, committed=self.committed, trimmed=trimmed, final=final, last=last)
@@ -378,7 +387,6 @@ class RunningStage:
         self.host.payloads.drop_all(self.output.key)
 
     def measured(self) -> dict[str, Any]:
-        """What the stage takes and keeps. Looks at its files: not to be called with ``host.changed`` held."""
         with self.host.changed:
             batches_s = list(self._batches_s)
         found: dict[str, Any] = {"batch_s": median(batches_s)} if len(batches_s) == BATCHES else {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from understudy.errors import SetupError
 from understudy.runtime import messages, wire
 from understudy.runtime.checkpoints import CheckpointStore
 from understudy.runtime.parts import CheckpointDamaged
+from understudy.runtime.role import Standby, Succession
 from understudy.runtime.stage import RunningStage, position
 from understudy.runtime.wire import Refusal
 
@@ -35,7 +37,7 @@ def _complain(host: Host, stage: str, unit: str, text: str) -> None:
     host.report(messages.Damaged(unit, f"{stage}: {text}"))
 
 
-class StandbyStage:
+class StandbyStage(Standby):
     """Standby of one stage: it holds checkpoints, and an engine that is ready. At the first sign of trouble it may
     *rise*: run as a copy, on the newest checkpoint, until the primary answers again or is given up."""
 
@@ -53,7 +55,7 @@ class StandbyStage:
         kind = self.host.kind(self.name)
         self.armed: Armed = kind.arm(self.name, unit=self.unit, generation=self.generation, store=store)
 
-    def paste(self, part: dict[str, Any], body: bytes) -> int | wire.Reply[Any] | None:
+    def paste(self, part: Mapping[str, Any], body: bytes) -> int | wire.Reply[Any] | None:
         """What takes long is done without the lock: a takeover needs it."""
         armed, before = self.armed, self.store
         try:
@@ -96,8 +98,12 @@ class StandbyStage:
     def _complain(self, text: str) -> None:
         _complain(self.host, self.name, self.unit, text)
 
+    @property
+    def running(self) -> RunningStage | None:
+        return self.copy
+
     def follow(self, generation: int) -> None:
-        """Another standby has become primary. Its checkpoints come as new files of old names, so they get a store of
+        """The checkpoints of the new primary come as new files of old names, so they get a store of
         their own, and the engine is made ready anew on that."""
         self.stand_down()
         self.armed.stop()
@@ -151,15 +157,14 @@ class StandbyStage:
         armed.release()
         self.copy.start()
 
-    def copy_serves(self) -> bool:
-        """The copy can be promoted: it has not given up, and its input is still there."""
-        copy, held = self.copy, self.store.versions()
-        return copy is not None and not copy.stopping and copy_serves(copy.committed, held[-1] if held else None)
-
-    def close(self) -> None:
-        """Take no more checkpoints: what is held is judged, and must not change meanwhile."""
+    def risen_serves(self) -> bool | None:
+        copy = self.copy
+        if copy is None:
+            return None
         with self.armed.lock:
-            self._released = True
+            self._released = True  # take no more checkpoints
+        held = self.store.versions()
+        return not copy.stopping and copy_serves(copy.committed, held[-1] if held else None)
 
     def stand_down(self) -> None:
         """The primary is well: hold checkpoints again, as before."""
@@ -173,9 +178,27 @@ class StandbyStage:
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
-    def take_over(self) -> tuple[dict[str, Any] | None, Any, Path]:
+    def succeed(self, generation: int) -> Succession | None:
+        if self.copy is not None:
+            copy = self.copy
+            with self.armed.lock:
+                self._released = True
+                self.store.clone(self.folder / "self")
+            return copy, lambda: copy.promote(generation)
+        manifest, ready, state = self._take_over()
+        primary = self.host.lead(
+            self.name, unit=self.unit, generation=generation, state=state, ready=ready, where=position(manifest)
+        )
+
+        def begin() -> None:
+            self.armed.release()
+            primary.start()
+
+        return primary, begin
+
+    def _take_over(self) -> tuple[dict[str, Any] | None, Any, Path]:
         """Stop being a standby. Returns the manifest of the version to go on from, what is ready of its engine, and the
-        checkpoint folder. The caller registers the primary and then calls ``release``."""
+        checkpoint folder."""
         self.armed.abandon()
         with self.armed.lock:
             self._released = True
@@ -191,22 +214,8 @@ class StandbyStage:
                 caught_up(mended)
             return manifest, ready, store.state
 
-    def take_copy(self) -> RunningStage | None:
-        """Stop being a standby that has risen. Returns the copy, which is the caller's to promote; None when there is
-        none: then what is held is taken over instead."""
-        copy = self.copy
-        if copy is not None:
-            with self.armed.lock:
-                self._released = True
-                self.store.clone(self.folder / "self")
-        return copy
-
-    def release(self) -> None:
-        self.armed.release()
-
     def arm(self) -> str | wire.Reply[Any]:
-        engine = self.host.spark_engine(self.name)
-        return self.armed.arm() if engine is None else engine.arm()
+        return self.armed.arm()
 
     def stop(self) -> None:
         self._released = True

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 LEAD_SPARE_S = 0.01
 """An epoch is asked for this much earlier than it usually takes to come, lest a query wait for it."""
+LOCAL_S = 1.0
+"""How long a request waits for a producer on this host that is just starting."""
 POLL_S = 20.0
 """How long one request for an epoch waits at the producer before it is asked again."""
 
@@ -216,7 +218,14 @@ class Inlet(threading.Thread):
         with host.changed:
             primary, generation = stage.primary, stage.generation
         if producer == host.name:
-            stream = host.output(self.stream)
+            with host.changed:  # it may be just starting
+                host.changed.wait_for(
+                    lambda: stage.stopping
+                    or host.output(self.stream) is not None
+                    or host.name not in host.directory.producers(self.stream, stage.unit),
+                    LOCAL_S,
+                )
+                stream = host.output(self.stream)
             if stream is None or (primary and not stream.hears(stage.name, generation, near=True)):
                 return Refusal.ELSEWHERE, None
             answer = stream.take(stage.name, epoch, 1.0, counts=primary)
