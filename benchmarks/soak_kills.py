@@ -28,9 +28,8 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import psutil
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -111,18 +110,16 @@ def judge(stage: Stage, soak: Soak) -> None:
         soak.wrong = f"{result['verdict']}: {result['lost']} lost, {result['repeated']} repeated; {result['disorder']}"
 
 
-def play_alone(kind: str, seed: int, harms: int, out: Path) -> int:
+def play_alone(kind: str, seed: int, harms: int, out: Path) -> NoReturn:
     """In a process of its own; what happens is told in lines of JSON. Ends when whoever started it is gone."""
     interrupt_on_sigterm()
-    threading.Thread(
-        target=lambda: (sys.stdin.buffer.read(), os.kill(os.getpid(), signal.SIGTERM)), daemon=True
-    ).start()
+    threading.Thread(target=lambda: (os.read(0, 1), os.kill(os.getpid(), signal.SIGTERM)), daemon=True).start()
 
     def tell(soak: Soak, what: str) -> None:
-        print(json.dumps({"at": what, "soak": asdict(soak)}), flush=True)
+        print(json.dumps({"at": what, "soak": vars(soak)}), flush=True)
 
     tell(play(seed, out, harms, tell, kind), "over")
-    return 0
+    os._exit(0)
 
 
 # -- all of them ------------------------------------------------------------------------------------------------------
@@ -258,7 +255,7 @@ def main() -> int:
         return 0
     if arguments.play:
         kind, seed, harms, out = arguments.play
-        return play_alone(kind, int(seed), int(harms), Path(out))
+        play_alone(kind, int(seed), int(harms), Path(out))
     interrupt_on_sigterm()
     schedule, began = Schedule(arguments), time.monotonic()
     work = (arguments.out / "soak-kills").resolve()

@@ -252,6 +252,8 @@ class Coordinator:
     def reset_hosts(self) -> None:
         """Let the hosts forget the job and keep Spark warm, for the next coordinator at this address. A query that is
         stopped finishes its batch first."""
+        with self.changed:
+            self.begun = False  # a host that has forgotten the plan has not missed it: it must not be sent again
         self._ask_all(messages.Reset(), timeout_s=120)
 
     def close(self, *, exit_hosts: bool = True) -> None:
