@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from understudy.core.acks import FINAL
+from understudy.core.pacing import Asking, Pace
 from understudy.core.policies import base
 from understudy.core.policies.upstream import Row
 from understudy.core.queue import AHEAD_MAX, READ_AHEAD, OutputQueue, lead_for
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from understudy.sim.nodes import World
     from understudy.sim.units import Unit
 
+SOON_S = 1e-9
+"""Time is in floats: what is to happen so soon happens now."""
 Acks = dict[str, dict[int, int]]
 """Input -> level -> the newest epoch that is acknowledged at it."""
 Reply = Callable[[int, int, str | None], None]
@@ -109,6 +113,13 @@ class Copy:
         """States after recent epochs, those that are kept, for checkpoints at the trim point."""
         self.saves = self.world.job.saves.get(name, 1)
         self.busy = self.stopped = False
+        self.pace = Pace()
+        """As a primary: lets running copies keep up."""
+        self._paced_until = -1.0
+        """When it looks again whether it may start."""
+        self._asking = {i: Asking() for i in self.inputs} if self.world.conditions.asks_late else {}
+        self._done_at = 0.0
+        """When the epoch that it is at will be done."""
         self.paused_by: set[object] = set()
         """The keepers that want it to stand still; while its unit's policy changes, there are two."""
         begin = done + 1 if first is None else first
@@ -136,10 +147,19 @@ class Copy:
         asked = self.asked.get(stream)
         if asked is not None and asked[0] == epoch:
             return
-        if self.stopped or epoch > self.done + 1 + READ_AHEAD:
+        if self.stopped or epoch > self.done + 1 + READ_AHEAD or (self._asking and self._asks_later(stream)):
             return
         self.asked[stream] = (epoch, self.world.engine.now)
         self.unit.send_request(self, stream, epoch)
+
+    def _asks_later(self, stream: str) -> bool:
+        """As real hosts do: not before the epoch is about to be wanted."""
+        now = self.world.engine.now
+        done_in_s = max(0.0, self._done_at - now) if self.busy else 0.0
+        wait_s = self._asking[stream].wait_s(self.received[stream], self.done + self.busy, done_in_s)
+        if SOON_S < wait_s < math.inf:
+            self.host.living.after(wait_s, self.ask, stream)
+        return wait_s > SOON_S
 
     def retry(self, before: float) -> None:
         for stream in self.inputs:
@@ -153,6 +173,8 @@ class Copy:
             return
         self.received[stream] = epoch
         self.read[stream, epoch] = value
+        if self._asking:
+            self._asking[stream].came(2 * self.world.conditions.delay_s, 0.0, 0.0)
         self.ask(stream)
         self.try_run()
 
@@ -165,10 +187,26 @@ class Copy:
         for received in self.received.values():
             if received < epoch:
                 return
-        if self.unit.primary and self.output.queue.ahead >= AHEAD_MAX:
+        if self.unit.primary and (self.output.queue.ahead >= AHEAD_MAX or not self._in_step(epoch)):
             return
         self.busy = True
         self.host.living.after(self.world.conditions.process_s, self._finish, epoch)
+        if self._asking:
+            self._done_at = self.world.engine.now + self.world.conditions.process_s
+            for stream in self.inputs:
+                self.ask(stream)
+
+    def _in_step(self, epoch: int) -> bool:
+        """Whether to start an epoch, or to let running copies gain first."""
+        at, now = self.world.conditions, self.world.engine.now
+        wait_s = self.pace.wait_s(epoch, now, max(at.epoch_s, at.process_s))
+        if wait_s <= SOON_S:
+            self.pace.started(epoch, now)
+            return True
+        if self._paced_until < now:
+            self._paced_until = now + wait_s
+            self.host.living.after(wait_s, self.try_run)
+        return False
 
     def _finish(self, epoch: int) -> None:
         self.busy = False

@@ -234,6 +234,9 @@ def play(seed: int, *, tell: bool = False) -> Story:
         # Now and then state is so slow to move that epochs go by meanwhile.
         conditions = replace(conditions, disk_s=apart.choice([0.002, 0.05, 0.2]), delay_s=apart.choice([0.001, 0.02]))
     world_seed = chance.getrandbits(32)
+    if seed % 13 in (4, 11):  # as with monitors
+        apart = random.Random(f"pace of {seed}")
+        conditions = replace(conditions, process_s=apart.choice([0.03, 0.09, 0.12]), asks_late=apart.random() < 0.7)
     if seed % 7 == 0 or seed % 13 in (1, 3):  # as with monitors
         faults = _with_endings(random.Random(f"endings of {seed}"), conditions, faults)
     world = World(job, hosts=hosts, seed=world_seed, conditions=conditions)

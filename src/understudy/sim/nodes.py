@@ -36,6 +36,8 @@ class Conditions:
     misses: int = 3
     retry_s: float = 0.25
     """What got no answer is sent again after this time."""
+    asks_late: bool = False
+    """Stages ask for an epoch when they are about to want it, as on real hosts; else as soon as there is room."""
     epochs: int = 30
     """Sources stop after this many."""
 

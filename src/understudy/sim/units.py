@@ -167,6 +167,9 @@ class Unit(Member):
         if wanted.ready or not any(charge.policy.keeps_on_disk for charge in charges):
             # Only now: until the coordinator knows of the standby's version, this host's own is the one to go back to.
             self.host.disk.drop(self.shape.stages)
+        running = [key for charge in charges if charge.policy.standby_runs for key in charge.standbys]
+        for copy in self.copies.values():
+            copy.pace.watch(running)
         for keeper, charge in zip(self.keepers, charges, strict=True):
             keeper.agree(charge)
             if not self.keepers:
@@ -217,6 +220,9 @@ class Unit(Member):
         """A standby's answer to a checkpoint, or news of how far its copy is."""
         if not self.primary or generation != self.generation:
             return
+        copy = self.copies.get(stage)
+        if copy is not None and refusal is None:
+            copy.pace.copy_is_at(key, epoch)
         for keeper in self.keepers:
             if key in keeper.machine.standbys:
                 if refusal == "fenced":
@@ -227,6 +233,8 @@ class Unit(Member):
                 if refusal is None and trimmed is not None and key in keeper.machine.standbys:
                     to = keeper.machine.standbys[key][0]
                     self.world.send(self.host, to, self.name, "trim", (self.generation, stage, trimmed))
+        if copy is not None and self.policy.standby_runs:
+            copy.try_run()
 
     # -- as standby ---------------------------------------------------------------------------------------------------
 
