@@ -30,7 +30,8 @@ def test_during_a_batch_it_asks_as_much_earlier_as_an_epoch_takes_to_come() -> N
     asking = inlet(received=4, granted=4, done_in_s=0.3)
     assert asking._wanted_in_s() == pytest.approx(0.3 - LEAD_SPARE_S)
     for _ in range(50):
-        asking._asking.came(took_s=0.25, waited_s=0.2, cut_s=0.03)  # 50 ms on the way, and 30 of the waiting was cutting
+        # 50 ms on the way, and 30 of the waiting was cutting
+        asking._asking.came(took_s=0.25, waited_s=0.2, cut_s=0.03)
     assert asking._wanted_in_s() == pytest.approx(0.3 - 0.08 - LEAD_SPARE_S, abs=0.001)
 
 

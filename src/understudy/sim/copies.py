@@ -12,6 +12,7 @@ from understudy.core.pacing import Asking, Pace
 from understudy.core.policies import base
 from understudy.core.policies.upstream import Row
 from understudy.core.queue import AHEAD_MAX, READ_AHEAD, OutputQueue, lead_for
+from understudy.core.windows import Windows
 from understudy.sim.disks import Version
 from understudy.sim.model import EMPTY, State
 
@@ -91,9 +92,11 @@ class Copy:
         output: tuple[int, ...] = (),
         gap: int = 0,
         row: Row | None = None,
+        windows: list[list[int]] | None = None,
     ) -> None:
         """``first`` is the oldest epoch of its stream that this copy has or will make; ``output`` are those it has.
-        ``row``: it is being rebuilt, and with whom."""
+        ``row``: it is being rebuilt, and with whom. ``windows``: what those in its state are made of, if that is
+        known."""
         self.unit, self.name, self.host, self.world = unit, name, unit.host, unit.world
         self.number = self.world.number[name]
         topology = self.world.topology
@@ -122,6 +125,8 @@ class Copy:
         """When the epoch that it is at will be done."""
         self.paused_by: set[object] = set()
         """The keepers that want it to stand still; while its unit's policy changes, there are two."""
+        self._windows: Windows | None = None
+        self._windows_before = windows
         begin = done + 1 if first is None else first
         self.output = Output(self.world, name, first=begin, gap=gap, row=row)
         for epoch, value in enumerate(output, begin):
@@ -218,7 +223,7 @@ class Copy:
             return
         job = self.world.job
         values = [self.read.pop((stream, epoch)) for stream in self.inputs]
-        self.state, value = job.step(self.name, self.number, self.state, values)
+        self.state, value = job.step(self.name, self.number, epoch, self.state, values)
         self.done = epoch
         if epoch % self.saves == 0:
             self.history[epoch] = self.state
@@ -233,6 +238,19 @@ class Copy:
         for stream in self.inputs:
             self.ask(stream)
         self.try_run()
+
+    def needs(self, epoch: int) -> int:
+        """The oldest input epoch from which the state after ``epoch``, which was just made, can be rebuilt."""
+        window = self.world.job.windows.get(self.name)
+        if window is None:
+            return self.world.job.needs_after(self.name, epoch)
+        if self._windows is None:
+            self._windows = Windows(window, start=epoch, history=self._windows_before)
+        return self._windows.committed(epoch, self.state[0])
+
+    def windows_until(self, epoch: int) -> list[list[int]] | None:
+        """What open windows are made of, for the last checkpoint."""
+        return self._windows_before if self._windows is None else self._windows.history(epoch)
 
     def prune(self, trimmed: int) -> None:
         """No checkpoint will be taken of an older state than the newest that is no newer than the trim point."""
@@ -271,7 +289,9 @@ class Copy:
     def _written(self, sink: str, epoch: int, value: int) -> None:
         if self.stopped:
             return
-        if not self.world.sinks[sink].write(epoch, value, self.unit.generation):
+        # Nobody knows when windows that are rebuilt are whole again; a sink has all epochs up to then, and skips them.
+        partial = self.output.row is not None and self.name in self.world.windowed
+        if not self.world.sinks[sink].write(epoch, value, self.unit.generation, partial=partial):
             self.unit.fence()
             return
         self.output.queue.request(sink, epoch + 1)

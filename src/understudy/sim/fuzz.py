@@ -14,6 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
+from understudy.core.operators import Window
 from understudy.core.policies import (
     ActiveStandby,
     Hybrid,
@@ -156,6 +157,16 @@ def _with_monitors(job: SimJob, chance: random.Random, hosts: int) -> SimJob:
     return replace(job, topology=Topology.build(topology.stages.values(), units))
 
 
+def _random_windows(chance: random.Random, job: SimJob) -> dict[str, Window]:
+    """Some of the states that let go of old input do so by event time."""
+    bounded = [name for name, stage in job.topology.stages.items() if stage.inputs and job.span_of(name)]
+    return {
+        name: Window(chance.choice([0.1, 0.2, 0.5]), chance.choice([0.0, 0.1, 0.3]))
+        for name in bounded
+        if chance.random() < 0.5
+    }
+
+
 def _random_faults(chance: random.Random, conditions: Conditions) -> list[Fault]:
     end = conditions.epoch_s * conditions.epochs
     faults = []
@@ -226,6 +237,8 @@ def play(seed: int, *, tell: bool = False) -> Story:
     if seed % 5 == 3:  # as with monitors
         apart = random.Random(f"objects of {seed}")
         job = replace(job, saves={s.name: apart.choice([1, 2, 4]) for s in stages if s.inputs})
+    if seed % 7 == 0 or seed % 13 in (1, 3, 4, 11):  # as with monitors
+        job = replace(job, windows=_random_windows(random.Random(f"windows of {seed}"), job))
     faults = _random_faults(chance, conditions)
     switches: list[Switching] = []
     if seed % 5 in (1, 2):  # as with monitors

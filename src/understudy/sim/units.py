@@ -79,7 +79,8 @@ class Unit(Member):
     def _from(self, stage: str, version: Version) -> Copy:
         self.host.tell(f"restores {stage} at epoch {version.epoch}")
         done, state, first, output, gap = version.epoch, version.state, version.first, version.output, version.gap
-        return Copy(self, stage, done=done, state=state, first=first, output=output, gap=gap)
+        windows = version.windows
+        return Copy(self, stage, done=done, state=state, first=first, output=output, gap=gap, windows=windows)
 
     def _run(self) -> None:
         """As primary. Keepers come with the plan that made it one."""
@@ -141,8 +142,9 @@ class Unit(Member):
             start = beginning.start(places, lost_with, tolerates, newest=lossy)
             if not start.promised:
                 self.world.violate(f"{name} is rebuilt from what is being rebuilt itself: {start.row}")
-            # With nothing in its state, a stage's output is right again once its whole window was read.
-            span = self.world.job.span_of(name)
+            # With nothing in its state, a stage's output is right again once its whole span was read. When windows are
+            # right again is not known, but nobody asks for their output before they are.
+            span = 1 if name in self.world.job.windows else self.world.job.span_of(name)
             first = start.epoch if lossy or start.epoch == 0 else start.epoch + span - 1
             valid[name] = Place(first, start.lost, start.row)
             fresh, gap = self.world.job.fresh(name), first if start.lost else 0
@@ -207,8 +209,7 @@ class Unit(Member):
         if self.primary:
             needs = None
             if self.levels:
-                oldest = self.world.job.needs_after(copy.name, epoch)
-                needs = dict.fromkeys(copy.inputs, oldest)
+                needs = dict.fromkeys(copy.inputs, copy.needs(epoch))
             self.note(base.Committed(copy.name, epoch, needs, epoch in copy.history))
         elif not self.risen:
             wanted = self.host.directory.units.get(self.name)
@@ -313,6 +314,7 @@ class Unit(Member):
                 if not self.host.disk_full:
                     version = copy.version(final, queue=True)
                     assert version is not None
+                    version.windows = copy.windows_until(final)
                     self.host.disk.paste(copy.name, version)
         return False
 
