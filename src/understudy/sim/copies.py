@@ -186,8 +186,8 @@ class Copy:
     # -- work ---------------------------------------------------------------------------------------------------------
 
     def try_run(self) -> None:
-        if self.busy or self.paused_by or self.stopped:
-            return
+        if self.busy or self.paused_by or self.stopped or not self.inputs:
+            return  # without inputs it is a source, whose epochs are cut
         epoch = self.done + 1
         for received in self.received.values():
             if received < epoch:

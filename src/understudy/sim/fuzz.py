@@ -238,7 +238,9 @@ def play(seed: int, *, tell: bool = False) -> Story:
         apart = random.Random(f"objects of {seed}")
         job = replace(job, saves={s.name: apart.choice([1, 2, 4]) for s in stages if s.inputs})
     if seed % 7 == 0 or seed % 13 in (1, 3, 4, 11):  # as with monitors
-        job = replace(job, windows=_random_windows(random.Random(f"windows of {seed}"), job))
+        apart = random.Random(f"windows of {seed}")
+        job = replace(job, windows=_random_windows(apart, job))
+        job = replace(job, preserved=[s.name for s in stages if not s.inputs and apart.random() < 0.5])
     faults = _random_faults(chance, conditions)
     switches: list[Switching] = []
     if seed % 5 in (1, 2):  # as with monitors

@@ -8,7 +8,7 @@ watermark closes, as Spark does it. ``expected`` computes the same without hosts
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from understudy.core.operators import Window
@@ -53,6 +53,8 @@ class SimJob:
     saves: Mapping[str, int] = field(default_factory=dict)
     """Stages that are objects: the state is saved after every so many epochs, and else lost with the next. Others keep
     the state after every epoch, as Spark does."""
+    preserved: Collection[str] = ()
+    """Sources whose rows cannot be read again."""
     windows: Mapping[str, Window] = field(default_factory=dict)
     """Stages whose state is windows of event time; their ``span`` does not count."""
 
