@@ -18,9 +18,10 @@ from understudy.core.failover import (
     StageThrew,
     StandbyReady,
     StopJob,
+    Turned,
 )
-from understudy.core.plans import Plan, UnitPlan
-from understudy.core.policies import ActiveStandby, PassiveStandby, Policy, UpstreamBackup, none
+from understudy.core.plans import Plan, Turn, UnitPlan
+from understudy.core.policies import ActiveStandby, PassiveStandby, Policy, UpstreamBackup, none, spell
 from understudy.core.topology import StageShape, Topology, UnitShape
 
 
@@ -136,6 +137,38 @@ def test_what_a_job_cannot_be_resumed_without(policy: Policy, clean: bool, lacki
     assert machine.lacking(clean=clean) == lacking
     machine.handle(HostJoined("C", {"u": 5}), 0.0)
     assert machine.lacking(clean=clean) == []
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_unit_that_left_upstream_backup_turns_back_to_it_when_it_is_resumed(clean: bool) -> None:
+    """Its producers kept nothing for a replay meanwhile."""
+    machine = one_unit(UpstreamBackup(), "B")
+    machine.handle(HostJoined("A", {"u": 5}), 0.0)
+    machine.adopt(Plan(7, {"u": UnitPlan(2, "B", ("A",), ("A",), since=(3,), policy=spell(PASSIVE))}))
+    assert machine.lacking(clean=clean) == []
+    machine.handle(Begin(resume=True, clean=clean), 0.0)
+    unit = machine.plan.units["u"]
+    assert (unit.primary, unit.start, unit.standbys, unit.ready) == ("A", "held", ("B",), ())
+    assert (unit.policy, unit.turn) == (spell(PASSIVE), Turn(spell(UpstreamBackup()), 8))
+    machine.handle(Turned("u", unit.generation, 8), 0.0)
+    assert machine.plan.units["u"].policy == spell(UpstreamBackup())
+
+
+@pytest.mark.parametrize(
+    ("defined", "switched"), [(PASSIVE, UpstreamBackup()), (UpstreamBackup(k=2), UpstreamBackup()), (none, PASSIVE)]
+)
+def test_other_units_begin_again_under_what_the_job_says(defined: Policy, switched: Policy) -> None:
+    machine = one_unit(defined, "B")
+    machine.handle(HostJoined("A", {"u": 5}), 0.0)
+    machine.adopt(Plan(7, {"u": UnitPlan(2, "B", policy=spell(switched))}))
+    machine.handle(Begin(resume=True, clean=True), 0.0)
+    assert (machine.plan.units["u"].policy, machine.plan.units["u"].turn) == (None, None)
+
+
+def test_what_was_switched_away_from_disks_is_lacking_when_everything_has_died() -> None:
+    machine = one_unit(PASSIVE, "AB")
+    machine.adopt(Plan(7, {"u": UnitPlan(2, "B", policy=spell(UpstreamBackup()))}))
+    assert machine.lacking(clean=False) == ["u"]
 
 
 def test_a_job_that_never_began_is_resumed_as_if_it_began() -> None:

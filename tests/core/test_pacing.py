@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy.core.pacing import IN_STEP, Pace
+from understudy.core.pacing import IN_STEP, LEAD_SPARE_S, Asking, Pace
 
 
 def test_without_copies_nothing_waits() -> None:
@@ -76,3 +78,28 @@ def test_a_copy_as_fast_as_its_primary_catches_up(
             break
     assert longest <= 2 * max(epoch_s, primary_s) + 2 * tick
     assert not lasted or copy_s > 0.9 * max(epoch_s, primary_s)
+
+
+def test_nothing_is_asked_for_while_there_is_an_epoch_to_begin_with() -> None:
+    asking = Asking()
+    assert asking.wait_s(6, 5, 0.0) == math.inf
+    assert asking.wait_s(5, 5, 0.0) <= 0.0, "the stage is at it, or waits for the next"
+    assert asking.wait_s(4, 5, 0.0) <= 0.0
+
+
+def test_an_epoch_is_asked_for_just_before_it_is_wanted() -> None:
+    asking = Asking()
+    assert asking.wait_s(5, 5, 1.0) == 1.0 - LEAD_SPARE_S
+    for _ in range(60):
+        asking.came(0.5, 0.2, 0.1)
+    assert abs(asking.wait_s(5, 5, 1.0) - (1.0 - 0.4 - LEAD_SPARE_S)) < 1e-4, "on its way for 0.3 s, cut in 0.1 s"
+
+
+def test_what_took_longer_to_come_is_asked_for_earlier() -> None:
+    asking = Asking()
+    asking.came(0.1, 0.0, 0.0)
+    before = asking.wait_s(5, 5, 1.0)
+    asking.came(0.4, 0.0, 0.0)
+    assert asking.wait_s(5, 5, 1.0) < before
+    asking.came(0.1, 0.4, 0.0)
+    assert asking.wait_s(5, 5, 1.0) > before - 0.08, "waiting at the producer is not being on the way"

@@ -41,6 +41,12 @@ def test_every_stage_knows_its_unit() -> None:
     assert diamond().unit_of == {"both": "both", "slow": "middle", "fast": "middle", "cars": "cars"}
 
 
+def test_what_is_fed_by_stages() -> None:
+    assert diamond().fed_by(["fast"]) == {"fast", "both"}
+    assert diamond().fed_by(["cars"]) == set(diamond().stages)
+    assert diamond().fed_by([]) == set()
+
+
 def test_consumers_are_stages_then_sinks() -> None:
     topology = diamond()
     assert topology.consumers("cars") == ("fast", "slow")

@@ -15,7 +15,7 @@ from understudy.sim.checks import judge, undrained, unended
 from understudy.sim.coordinator import Coordinator
 from understudy.sim.copies import Copy
 from understudy.sim.disks import Version
-from understudy.sim.faults import ALL_KILLED, ENDINGS, POISON, STOP, THROW, Fault, Saboteur
+from understudy.sim.faults import ALL_KILLED, ENDINGS, POISON, STOP, THROW, Fault, Saboteur, Switching
 from understudy.sim.fuzz import POLICIES, SHAPES, Story, finish, finish_and_judge, play_many, shape, uniform
 from understudy.sim.model import SimJob
 from understudy.sim.nodes import Conditions, World
@@ -106,6 +106,23 @@ def test_a_coordinator_that_dies_while_the_job_is_stopping_goes_on_with_it() -> 
             world.engine.after(0.5, world.coordinator.restart)
         finish(world, saboteur)
         assert [*judge(world), *unended(world)] == [], f"{ms} ms"
+
+
+@pytest.mark.parametrize("switched", ["sweeping", "individual", "active"])
+def test_a_unit_that_left_upstream_backup_is_safe_when_the_job_begins_again(switched: str) -> None:
+    """It is under upstream backup again only when its producers keep enough: a host dies in the first moment."""
+    world = world_of(UpstreamBackup())
+    saboteur = Saboteur(world, [Fault(STOP, 1.4, 0.2, 0)], [Switching("b", POLICIES[switched], 0.5)])
+    while not told(world, "begins again"):
+        world.engine.run(world.engine.now + 0.01)
+    world.engine.run(world.engine.now + 0.05)
+    host = world.coordinator.failover.plan.units["b"].primary
+    assert host is not None
+    world.hosts[host].crash()
+    world.engine.after(0.5, world.hosts[host].restart)
+    finish(world, saboteur)
+    assert not saboteur.beyond and judge(world) == []
+    assert world.coordinator.failover.topology.units["b"].policy == UpstreamBackup()
 
 
 # -- everything dies --------------------------------------------------------------------------------------------------

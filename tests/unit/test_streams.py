@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from understudy.runtime.streams import LEAD_SPARE_S, Inlet
+from understudy.core.pacing import LEAD_SPARE_S
+from understudy.runtime.streams import Inlet
 
 
 def inlet(*, received: int, granted: int, done_in_s: float) -> Inlet:
@@ -29,19 +30,20 @@ def test_during_a_batch_it_asks_as_much_earlier_as_an_epoch_takes_to_come() -> N
     asking = inlet(received=4, granted=4, done_in_s=0.3)
     assert asking._wanted_in_s() == pytest.approx(0.3 - LEAD_SPARE_S)
     for _ in range(50):
-        asking._took(took_s=0.25, waited_s=0.2, cut_s=0.03)  # 50 ms on the way, and 30 of the waiting was cutting
+        # 50 ms on the way, and 30 of the waiting was cutting
+        asking._asking.came(took_s=0.25, waited_s=0.2, cut_s=0.03)
     assert asking._wanted_in_s() == pytest.approx(0.3 - 0.08 - LEAD_SPARE_S, abs=0.001)
 
 
 def test_an_epoch_that_was_not_due_teaches_nothing() -> None:
     asking = inlet(received=4, granted=4, done_in_s=0.3)
     for _ in range(50):
-        asking._took(took_s=0.5, waited_s=0.5, cut_s=0.0)
+        asking._asking.came(took_s=0.5, waited_s=0.5, cut_s=0.0)
     assert asking._wanted_in_s() == pytest.approx(0.3 - LEAD_SPARE_S)
 
 
 def test_a_large_epoch_is_asked_for_as_soon_as_a_batch_begins() -> None:
     asking = inlet(received=4, granted=4, done_in_s=0.3)
     for _ in range(50):
-        asking._took(took_s=2.0, waited_s=0.0, cut_s=0.0)
+        asking._asking.came(took_s=2.0, waited_s=0.0, cut_s=0.0)
     assert asking._wanted_in_s() < 0

@@ -82,6 +82,14 @@ class Topology:
         stages = tuple(s.name for s in self.stages.values() if stream in s.inputs)
         return stages + tuple(f"sink:{name}" for name in self.stages[stream].sinks)
 
+    def fed_by(self, stages: Iterable[str]) -> set[str]:
+        """These stages, and all that is below them."""
+        found = set(stages)
+        for name, shape in self.stages.items():
+            if found.intersection(shape.inputs):
+                found.add(name)
+        return found
+
     def inner(self, unit: str) -> tuple[str, ...]:
         """The stages of a unit that read from others: all but sources."""
         return tuple(stage for stage in self.units[unit].stages if self.stages[stage].inputs)

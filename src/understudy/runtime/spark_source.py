@@ -17,8 +17,9 @@ import pyarrow as pa
 
 from understudy.core.keeping import Charge, Holdings
 from understudy.core.plans import UnitPlan
+from understudy.core.preserving import Preserving
 from understudy.core.queue import AHEAD_MAX
-from understudy.runtime.shipping import Shipper, Shippers
+from understudy.runtime.shipping import Shippers
 from understudy.runtime.stage import RunningStage
 from understudy.runtime.streams import write_table
 
@@ -32,6 +33,7 @@ class Preserver:
         self.stage, self.host = stage, stage.host
         self._shippers = Shippers([stage])
         self._pool = ThreadPoolExecutor(thread_name_prefix=f"preserver {stage.name}")
+        self._preserving = Preserving()
         self._holdings: Holdings | None = None
         self.newest = stage.start_epoch
 
@@ -39,22 +41,26 @@ class Preserver:
         with self.host.changed:
             self._holdings = holdings
             self._shippers.aim(standbys)
+            self._preserving.aim(standbys)
             self.host.changed.notify_all()
 
     def preserve(self, epoch: int, needed: dict[str, Path]) -> bool:
         """Return once the epoch is safe at every standby. False when this source was fenced or stopped."""
         name = self.stage.name
-        safe: set[Shipper] = set()
+        with self.host.changed:
+            self._preserving.begin()
         while not self.stage.stopping:
             with self.host.changed:
                 self.host.changed.wait_for(lambda: self.stage.stopping or self._shippers.of(name))
-                left = {key: s for key, s in self._shippers.of(name).items() if s not in safe}
-                serial, holdings = self.host.serial, self._holdings
-            if not left:
+                left = {key: self._shippers.of(name)[key] for key in self._preserving.left()}
+                serial, holdings, done = self.host.serial, self._holdings, self._preserving.done()
+            if done:
                 self.newest = epoch
                 return True
             failures = dict(zip(left, self._pool.map(lambda s: s.ship(epoch, needed), left.values()), strict=True))
-            safe.update(left[key] for key, failure in failures.items() if failure is None)
+            with self.host.changed:
+                for key in (key for key, failure in failures.items() if failure is None):
+                    self._preserving.safe_at(key)
             if holdings is not None:
                 self._tell(holdings, failures)
             if "fenced" in failures.values():

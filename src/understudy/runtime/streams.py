@@ -19,7 +19,8 @@ import pyarrow.flight as flight
 
 from understudy.core.acks import FINAL
 from understudy.core.failover import StageThrew
-from understudy.core.queue import READ_AHEAD, OutputQueue, lead_for
+from understudy.core.pacing import Asking
+from understudy.core.queue import OutputQueue, lead_for
 from understudy.runtime import blame, messages
 from understudy.runtime.spark import first_line
 from understudy.runtime.wire import Refusal
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from understudy.runtime.host import Host
     from understudy.runtime.stage import RunningStage
 
-LEAD_SPARE_S = 0.01
-"""An epoch is asked for this much earlier than it usually takes to come, lest a query wait for it."""
 LOCAL_S = 1.0
 """How long a request waits for a producer on this host that is just starting."""
 POLL_S = 20.0
@@ -129,8 +128,7 @@ class Inlet(threading.Thread):
         self.received = stage.start_epoch
         self.key = f"in:{stage.name}<{stream}"
         self._requests = ThreadPoolExecutor(max_workers=8, thread_name_prefix=self.name)
-        self._lead_s = 0.0
-        """How long before it is wanted an epoch must be asked for: what cutting and sending it took lately."""
+        self._asking = Asking()
         self._pending: dict[tuple[str, bool], tuple[int, Future[Answer]]] = {}
         """Producer, and whether it was asked for a primary -> the epoch, and its answer to come."""
 
@@ -169,16 +167,8 @@ class Inlet(threading.Thread):
                 host.wait_for_newer_plan(serial, stage, 0.1)  # moved or unreachable: the next plan will tell
 
     def _wanted_in_s(self) -> float:
-        """When the next epoch should be asked for: when the query is about to want it, so that its rows are as new as
-        can be, and not later, so that the query does not wait. Call with ``host.changed`` held."""
-        if self.received >= self.stage.granted + READ_AHEAD:
-            return math.inf  # there is one that the query has not begun with
-        return self.stage.done_in_s() - self._lead_s - LEAD_SPARE_S
-
-    def _took(self, took_s: float, waited_s: float, cut_s: float) -> None:
-        """An epoch came: ``waited_s`` of the time it was not there yet, because it was not due or because its producer
-        was at work; ``cut_s`` of that it was being cut."""
-        self._lead_s += 0.2 * (max(0.0, took_s - waited_s) + cut_s - self._lead_s)
+        """When the next epoch should be asked for. Call with ``host.changed`` held."""
+        return self._asking.wait_s(self.received, self.stage.granted, self.stage.done_in_s())
 
     def _fetch_while_current(self, producers: tuple[str, ...], epoch: int) -> Answer:
         """Ask all of them and take what comes first. One that has not answered an earlier request yet is not asked
@@ -230,7 +220,7 @@ class Inlet(threading.Thread):
                 return Refusal.ELSEWHERE, None
             answer = stream.take(stage.name, epoch, 1.0, counts=primary)
             if answer[1] is not None:
-                self._took(0.0, 0.0, stream.cut_s)
+                self._asking.came(0.0, 0.0, stream.cut_s)
             return answer
         request = messages.Epoch(
             stream=self.stream,
@@ -251,7 +241,7 @@ class Inlet(threading.Thread):
         if reply.refused == Refusal.FENCED and not (primary and generation == stage.generation):
             return Refusal.ELSEWHERE, None  # a plan is on its way that says what has become of this copy
         if not reply.refused:
-            self._took(time.monotonic() - asked, reply.answer.waited_s, reply.answer.cut_s)
+            self._asking.came(time.monotonic() - asked, reply.answer.waited_s, reply.answer.cut_s)
         return reply.refused, (None if reply.refused else table)
 
 

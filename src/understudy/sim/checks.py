@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from understudy.core.topology import Topology
 from understudy.sim.coordinator import STOPPING
+from understudy.sim.model import kept_for
 from understudy.sim.sources import SourceUnit
 from understudy.sim.units import Unit
 from understudy.verify.checkers import check_sink
@@ -40,11 +41,7 @@ def judge(world: World, unprotected: Collection[str] = ()) -> list[str]:
 
 def _below(topology: Topology, units: Collection[str]) -> set[str]:
     """The stages of ``units``, and all that is fed by them."""
-    found = {stage for unit in units for stage in topology.units[unit].stages}
-    for name, shape in topology.stages.items():
-        if found.intersection(shape.inputs):
-            found.add(name)
-    return found
+    return topology.fed_by(stage for unit in units for stage in topology.units[unit].stages)
 
 
 def unturned(world: World) -> list[str]:
@@ -64,6 +61,7 @@ def undrained(world: World) -> list[str]:
     as go by while one is written."""
     writing = world.conditions.disk_s / world.conditions.epoch_s
     slack = len(world.topology.stages) * (1 + int(writing)) + 6
+    slack += sum(kept_for(window) for window in world.job.windows.values())
     found: list[str] = []
     for host in world.hosts.values():
         for unit in host.units.values():

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from understudy.core.acks import FINAL
+from understudy.core.pacing import Asking, Pace
 from understudy.core.policies import base
 from understudy.core.policies.upstream import Row
 from understudy.core.queue import AHEAD_MAX, READ_AHEAD, OutputQueue, lead_for
+from understudy.core.windows import Windows
 from understudy.sim.disks import Version
 from understudy.sim.model import EMPTY, State
 
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
     from understudy.sim.nodes import World
     from understudy.sim.units import Unit
 
+SOON_S = 1e-9
+"""Time is in floats: what is to happen so soon happens now."""
 Acks = dict[str, dict[int, int]]
 """Input -> level -> the newest epoch that is acknowledged at it."""
 Reply = Callable[[int, int, str | None], None]
@@ -87,9 +92,11 @@ class Copy:
         output: tuple[int, ...] = (),
         gap: int = 0,
         row: Row | None = None,
+        windows: list[list[int]] | None = None,
     ) -> None:
         """``first`` is the oldest epoch of its stream that this copy has or will make; ``output`` are those it has.
-        ``row``: it is being rebuilt, and with whom."""
+        ``row``: it is being rebuilt, and with whom. ``windows``: what those in its state are made of, if that is
+        known."""
         self.unit, self.name, self.host, self.world = unit, name, unit.host, unit.world
         self.number = self.world.number[name]
         topology = self.world.topology
@@ -109,8 +116,17 @@ class Copy:
         """States after recent epochs, those that are kept, for checkpoints at the trim point."""
         self.saves = self.world.job.saves.get(name, 1)
         self.busy = self.stopped = False
+        self.pace = Pace()
+        """As a primary: lets running copies keep up."""
+        self._paced_until = -1.0
+        """When it looks again whether it may start."""
+        self._asking = {i: Asking() for i in self.inputs} if self.world.conditions.asks_late else {}
+        self._done_at = 0.0
+        """When the epoch that it is at will be done."""
         self.paused_by: set[object] = set()
         """The keepers that want it to stand still; while its unit's policy changes, there are two."""
+        self._windows: Windows | None = None
+        self._windows_before = windows
         begin = done + 1 if first is None else first
         self.output = Output(self.world, name, first=begin, gap=gap, row=row)
         for epoch, value in enumerate(output, begin):
@@ -136,10 +152,19 @@ class Copy:
         asked = self.asked.get(stream)
         if asked is not None and asked[0] == epoch:
             return
-        if self.stopped or epoch > self.done + 1 + READ_AHEAD:
+        if self.stopped or epoch > self.done + 1 + READ_AHEAD or (self._asking and self._asks_later(stream)):
             return
         self.asked[stream] = (epoch, self.world.engine.now)
         self.unit.send_request(self, stream, epoch)
+
+    def _asks_later(self, stream: str) -> bool:
+        """As real hosts do: not before the epoch is about to be wanted."""
+        now = self.world.engine.now
+        done_in_s = max(0.0, self._done_at - now) if self.busy else 0.0
+        wait_s = self._asking[stream].wait_s(self.received[stream], self.done + self.busy, done_in_s)
+        if SOON_S < wait_s < math.inf:
+            self.host.living.after(wait_s, self.ask, stream)
+        return wait_s > SOON_S
 
     def retry(self, before: float) -> None:
         for stream in self.inputs:
@@ -153,22 +178,40 @@ class Copy:
             return
         self.received[stream] = epoch
         self.read[stream, epoch] = value
+        if self._asking:
+            self._asking[stream].came(2 * self.world.conditions.delay_s, 0.0, 0.0)
         self.ask(stream)
         self.try_run()
 
     # -- work ---------------------------------------------------------------------------------------------------------
 
     def try_run(self) -> None:
-        if self.busy or self.paused_by or self.stopped:
-            return
+        if self.busy or self.paused_by or self.stopped or not self.inputs:
+            return  # without inputs it is a source, whose epochs are cut
         epoch = self.done + 1
         for received in self.received.values():
             if received < epoch:
                 return
-        if self.unit.primary and self.output.queue.ahead >= AHEAD_MAX:
+        if self.unit.primary and (self.output.queue.ahead >= AHEAD_MAX or not self._in_step(epoch)):
             return
         self.busy = True
         self.host.living.after(self.world.conditions.process_s, self._finish, epoch)
+        if self._asking:
+            self._done_at = self.world.engine.now + self.world.conditions.process_s
+            for stream in self.inputs:
+                self.ask(stream)
+
+    def _in_step(self, epoch: int) -> bool:
+        """Whether to start an epoch, or to let running copies gain first."""
+        at, now = self.world.conditions, self.world.engine.now
+        wait_s = self.pace.wait_s(epoch, now, max(at.epoch_s, at.process_s))
+        if wait_s <= SOON_S:
+            self.pace.started(epoch, now)
+            return True
+        if self._paced_until < now:
+            self._paced_until = now + wait_s
+            self.host.living.after(wait_s, self.try_run)
+        return False
 
     def _finish(self, epoch: int) -> None:
         self.busy = False
@@ -180,7 +223,7 @@ class Copy:
             return
         job = self.world.job
         values = [self.read.pop((stream, epoch)) for stream in self.inputs]
-        self.state, value = job.step(self.name, self.number, self.state, values)
+        self.state, value = job.step(self.name, self.number, epoch, self.state, values)
         self.done = epoch
         if epoch % self.saves == 0:
             self.history[epoch] = self.state
@@ -195,6 +238,19 @@ class Copy:
         for stream in self.inputs:
             self.ask(stream)
         self.try_run()
+
+    def needs(self, epoch: int) -> int:
+        """The oldest input epoch from which the state after ``epoch``, which was just made, can be rebuilt."""
+        window = self.world.job.windows.get(self.name)
+        if window is None:
+            return self.world.job.needs_after(self.name, epoch)
+        if self._windows is None:
+            self._windows = Windows(window, start=epoch, history=self._windows_before)
+        return self._windows.committed(epoch, self.state[0])
+
+    def windows_until(self, epoch: int) -> list[list[int]] | None:
+        """What open windows are made of, for the last checkpoint."""
+        return self._windows_before if self._windows is None else self._windows.history(epoch)
 
     def prune(self, trimmed: int) -> None:
         """No checkpoint will be taken of an older state than the newest that is no newer than the trim point."""
@@ -233,7 +289,9 @@ class Copy:
     def _written(self, sink: str, epoch: int, value: int) -> None:
         if self.stopped:
             return
-        if not self.world.sinks[sink].write(epoch, value, self.unit.generation):
+        # Nobody knows when windows that are rebuilt are whole again; a sink has all epochs up to then, and skips them.
+        partial = self.output.row is not None and self.name in self.world.windowed
+        if not self.world.sinks[sink].write(epoch, value, self.unit.generation, partial=partial):
             self.unit.fence()
             return
         self.output.queue.request(sink, epoch + 1)

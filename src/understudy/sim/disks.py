@@ -52,6 +52,8 @@ class Version:
     output: tuple[int, ...] = ()
     gap: int = 0
     """Epochs of its stream before this one were lost while it had no protection."""
+    windows: list[list[int]] | None = None
+    """What open windows are made of (``Windows.history``): it is still needed after a stop."""
 
 
 @dataclass

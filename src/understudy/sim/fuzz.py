@@ -14,6 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
+from understudy.core.operators import Window
 from understudy.core.policies import (
     ActiveStandby,
     Hybrid,
@@ -156,6 +157,16 @@ def _with_monitors(job: SimJob, chance: random.Random, hosts: int) -> SimJob:
     return replace(job, topology=Topology.build(topology.stages.values(), units))
 
 
+def _random_windows(chance: random.Random, job: SimJob) -> dict[str, Window]:
+    """Some of the states that let go of old input do so by event time."""
+    bounded = [name for name, stage in job.topology.stages.items() if stage.inputs and job.span_of(name)]
+    return {
+        name: Window(chance.choice([0.1, 0.2, 0.5]), chance.choice([0.0, 0.1, 0.3]))
+        for name in bounded
+        if chance.random() < 0.5
+    }
+
+
 def _random_faults(chance: random.Random, conditions: Conditions) -> list[Fault]:
     end = conditions.epoch_s * conditions.epochs
     faults = []
@@ -226,6 +237,10 @@ def play(seed: int, *, tell: bool = False) -> Story:
     if seed % 5 == 3:  # as with monitors
         apart = random.Random(f"objects of {seed}")
         job = replace(job, saves={s.name: apart.choice([1, 2, 4]) for s in stages if s.inputs})
+    if seed % 7 == 0 or seed % 13 in (1, 3, 4, 11):  # as with monitors
+        apart = random.Random(f"windows of {seed}")
+        job = replace(job, windows=_random_windows(apart, job))
+        job = replace(job, preserved=[s.name for s in stages if not s.inputs and apart.random() < 0.5])
     faults = _random_faults(chance, conditions)
     switches: list[Switching] = []
     if seed % 5 in (1, 2):  # as with monitors
@@ -234,6 +249,9 @@ def play(seed: int, *, tell: bool = False) -> Story:
         # Now and then state is so slow to move that epochs go by meanwhile.
         conditions = replace(conditions, disk_s=apart.choice([0.002, 0.05, 0.2]), delay_s=apart.choice([0.001, 0.02]))
     world_seed = chance.getrandbits(32)
+    if seed % 13 in (4, 11):  # as with monitors
+        apart = random.Random(f"pace of {seed}")
+        conditions = replace(conditions, process_s=apart.choice([0.03, 0.09, 0.12]), asks_late=apart.random() < 0.7)
     if seed % 7 == 0 or seed % 13 in (1, 3):  # as with monitors
         faults = _with_endings(random.Random(f"endings of {seed}"), conditions, faults)
     world = World(job, hosts=hosts, seed=world_seed, conditions=conditions)

@@ -15,6 +15,7 @@ from understudy.core.plans import Plan, UnitPlan
 from understudy.core.policies import Policy
 from understudy.sim.disks import Disk
 from understudy.sim.nodes import Node
+from understudy.sim.preserved import PreservedSource
 from understudy.sim.sources import SourceUnit
 from understudy.sim.units import Unit
 
@@ -127,7 +128,8 @@ class Host(Node):
         """The job is being stopped: how far are those that this host leads?"""
         self.draining = True
         led = [unit for unit in self.units.values() if unit.primary and not unit.fenced]
-        ends = {unit.stage: (unit.generation, unit.begun) for unit in led if isinstance(unit, SourceUnit)}
+        sources = [unit for unit in led if isinstance(unit, SourceUnit | PreservedSource)]
+        ends = {unit.stage: (unit.generation, unit.begun) for unit in sources}
         finals = question.finals
         done = {} if finals is None else {unit.name: unit.generation for unit in led if unit.drain(finals)}
         answer = draining.Answer(question.number, self.directory.serial, ends, done)
@@ -206,5 +208,6 @@ class Host(Node):
         self, name: str, generation: int, policy: Policy, *, primary: bool, since: int = -1
     ) -> Unit | SourceUnit:
         stages = self.world.topology.units[name].stages
-        kind = Unit if self.world.topology.stages[stages[0]].inputs else SourceUnit
+        source = PreservedSource if stages[0] in self.world.job.preserved else SourceUnit
+        kind = Unit if self.world.topology.stages[stages[0]].inputs else source
         return kind(self, name, generation, policy, primary=primary, since=since)

@@ -1,15 +1,17 @@
 """What a simulated job computes: numbers in, numbers out, so that any lost, repeated or altered epoch shows.
 
 A source's epoch is a number drawn when it is cut, and thus known to nobody who lost its log. A stage mixes what it
-reads with its state: everything it ever read (``span`` 0) or the last ``span`` epochs. ``expected`` computes the same
-without hosts, queues or failures.
+reads with its state: everything it ever read (``span`` 0), the last ``span`` epochs, or windows of event time that a
+watermark closes, as Spark does it. ``expected`` computes the same without hosts, queues or failures.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from understudy.core.operators import Window
 from understudy.core.topology import Topology
 
 _PRIME = (1 << 61) - 1
@@ -17,6 +19,9 @@ EMPTY = 0
 """The value of an epoch without rows: what a unit without protection leaves in place of epochs that it lost."""
 
 State = tuple[int, ...]
+"""Of windows: the watermark of the next epoch, then the start of every open one and what is in it."""
+_ORIGIN_MS, _STEP_MS, _EARLY_MS, _LATE_MS = 1_000_000, 100, 150, 250
+"""Event times follow the epochs by so much each; a row may be early or late by so much."""
 
 
 def mix(numbers: Iterable[int]) -> int:
@@ -25,6 +30,17 @@ def mix(numbers: Iterable[int]) -> int:
     for number in numbers:
         result = (result ^ number) * 1099511628211 % _PRIME
     return result
+
+
+def event_ms(number: int, epoch: int) -> int:
+    """When what a stage reads in an epoch happened; no other than in a replay, whatever is in it."""
+    drift = mix((number, epoch)) % (_EARLY_MS + _LATE_MS) - _LATE_MS
+    return _ORIGIN_MS + _STEP_MS * epoch + drift
+
+
+def kept_for(window: Window) -> int:
+    """Epochs that producers keep for open windows, at most."""
+    return math.ceil((1000 * window.reach_s + _EARLY_MS + _LATE_MS) / _STEP_MS) + 2
 
 
 @dataclass(frozen=True)
@@ -37,15 +53,21 @@ class SimJob:
     saves: Mapping[str, int] = field(default_factory=dict)
     """Stages that are objects: the state is saved after every so many epochs, and else lost with the next. Others keep
     the state after every epoch, as Spark does."""
+    preserved: Collection[str] = ()
+    """Sources whose rows cannot be read again."""
+    windows: Mapping[str, Window] = field(default_factory=dict)
+    """Stages whose state is windows of event time; their ``span`` does not count."""
 
     def span_of(self, stage: str) -> int:
         return self.span.get(stage, 1)
 
     def fresh(self, stage: str) -> State:
-        return (0,) if self.span_of(stage) == 0 else ()
+        return (0,) if self.span_of(stage) == 0 or stage in self.windows else ()
 
-    def step(self, stage: str, number: int, state: State, values: Sequence[int]) -> tuple[State, int]:
+    def step(self, stage: str, number: int, epoch: int, state: State, values: Sequence[int]) -> tuple[State, int]:
         """One epoch: the state after it and what comes out. ``number`` tells stages apart."""
+        if stage in self.windows:
+            return _windowed(self.windows[stage], number, event_ms(number, epoch), state, mix(values))
         span = self.span_of(stage)
         read = mix(values)
         if span == 0:
@@ -55,7 +77,7 @@ class SimJob:
         return window[-(span - 1) :] if span > 1 else (), mix((number, *window))
 
     def needs_after(self, stage: str, epoch: int) -> int:
-        """The oldest input epoch from which the state after ``epoch`` can be rebuilt."""
+        """The oldest input epoch from which the state after ``epoch`` can be rebuilt. Of windows, ``Windows`` knows."""
         span = self.span_of(stage)
         return 0 if span == 0 else max(0, epoch - span + 2)
 
@@ -67,7 +89,22 @@ class SimJob:
                 continue
             state, out = self.fresh(name), []
             for epoch in range(upto + 1):
-                state, value = self.step(name, number, state, [streams[i][epoch] for i in shape.inputs])
+                state, value = self.step(name, number, epoch, state, [streams[i][epoch] for i in shape.inputs])
                 out.append(value)
             streams[name] = out
         return streams
+
+
+def _windowed(window: Window, number: int, at_ms: int, state: State, read: int) -> tuple[State, int]:
+    """What is late is dropped, and a window comes out when the watermark has passed its end: both by the watermark that
+    the epochs before have set."""
+    watermark, length = state[0], round(window.length_s * 1000)
+    found = dict(zip(state[1::2], state[2::2], strict=True))
+    start = at_ms - at_ms % length
+    if start + length > watermark:
+        found[start] = mix((found.get(start, 0), read))
+    out: list[int] = []
+    for begin in sorted(begin for begin in found if begin + length <= watermark):
+        out += (begin, found.pop(begin))
+    left = [number for pair in sorted(found.items()) for number in pair]
+    return (max(watermark, at_ms - round(window.delay_s * 1000)), *left), mix((number, *out))

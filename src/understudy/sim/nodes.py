@@ -36,6 +36,8 @@ class Conditions:
     misses: int = 3
     retry_s: float = 0.25
     """What got no answer is sent again after this time."""
+    asks_late: bool = False
+    """Stages ask for an epoch when they are about to want it, as on real hosts; else as soon as there is room."""
     epochs: int = 30
     """Sources stop after this many."""
 
@@ -94,6 +96,8 @@ class World:
         """What every source has shown to its consumers."""
         self.monitors = sorted({u.monitor for u in self.topology.units.values() if u.monitor})
         """Hosts that watch others. Everybody's heartbeats go to them too."""
+        self.windowed = self.topology.fed_by(job.windows)
+        """Stages whose output is made of windows, or of what comes from such stages."""
         self.number = {name: i for i, name in enumerate(self.topology.stages)}
         self.policies = Policies(self.topology)
         """As the job defines them."""

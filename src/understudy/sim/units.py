@@ -79,7 +79,8 @@ class Unit(Member):
     def _from(self, stage: str, version: Version) -> Copy:
         self.host.tell(f"restores {stage} at epoch {version.epoch}")
         done, state, first, output, gap = version.epoch, version.state, version.first, version.output, version.gap
-        return Copy(self, stage, done=done, state=state, first=first, output=output, gap=gap)
+        windows = version.windows
+        return Copy(self, stage, done=done, state=state, first=first, output=output, gap=gap, windows=windows)
 
     def _run(self) -> None:
         """As primary. Keepers come with the plan that made it one."""
@@ -141,8 +142,9 @@ class Unit(Member):
             start = beginning.start(places, lost_with, tolerates, newest=lossy)
             if not start.promised:
                 self.world.violate(f"{name} is rebuilt from what is being rebuilt itself: {start.row}")
-            # With nothing in its state, a stage's output is right again once its whole window was read.
-            span = self.world.job.span_of(name)
+            # With nothing in its state, a stage's output is right again once its whole span was read. When windows are
+            # right again is not known, but nobody asks for their output before they are.
+            span = 1 if name in self.world.job.windows else self.world.job.span_of(name)
             first = start.epoch if lossy or start.epoch == 0 else start.epoch + span - 1
             valid[name] = Place(first, start.lost, start.row)
             fresh, gap = self.world.job.fresh(name), first if start.lost else 0
@@ -167,6 +169,9 @@ class Unit(Member):
         if wanted.ready or not any(charge.policy.keeps_on_disk for charge in charges):
             # Only now: until the coordinator knows of the standby's version, this host's own is the one to go back to.
             self.host.disk.drop(self.shape.stages)
+        running = [key for charge in charges if charge.policy.standby_runs for key in charge.standbys]
+        for copy in self.copies.values():
+            copy.pace.watch(running)
         for keeper, charge in zip(self.keepers, charges, strict=True):
             keeper.agree(charge)
             if not self.keepers:
@@ -204,8 +209,7 @@ class Unit(Member):
         if self.primary:
             needs = None
             if self.levels:
-                oldest = self.world.job.needs_after(copy.name, epoch)
-                needs = dict.fromkeys(copy.inputs, oldest)
+                needs = dict.fromkeys(copy.inputs, copy.needs(epoch))
             self.note(base.Committed(copy.name, epoch, needs, epoch in copy.history))
         elif not self.risen:
             wanted = self.host.directory.units.get(self.name)
@@ -217,6 +221,9 @@ class Unit(Member):
         """A standby's answer to a checkpoint, or news of how far its copy is."""
         if not self.primary or generation != self.generation:
             return
+        copy = self.copies.get(stage)
+        if copy is not None and refusal is None:
+            copy.pace.copy_is_at(key, epoch)
         for keeper in self.keepers:
             if key in keeper.machine.standbys:
                 if refusal == "fenced":
@@ -227,6 +234,8 @@ class Unit(Member):
                 if refusal is None and trimmed is not None and key in keeper.machine.standbys:
                     to = keeper.machine.standbys[key][0]
                     self.world.send(self.host, to, self.name, "trim", (self.generation, stage, trimmed))
+        if copy is not None and self.policy.standby_runs:
+            copy.try_run()
 
     # -- as standby ---------------------------------------------------------------------------------------------------
 
@@ -305,6 +314,7 @@ class Unit(Member):
                 if not self.host.disk_full:
                     version = copy.version(final, queue=True)
                     assert version is not None
+                    version.windows = copy.windows_until(final)
                     self.host.disk.paste(copy.name, version)
         return False
 

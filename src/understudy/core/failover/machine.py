@@ -84,7 +84,8 @@ class Failover:
     # -- events ---------------------------------------------------------------------------------------------------
 
     def _begin(self, event: Begin) -> list[Effect]:
-        self.topology = self._defined
+        turning = self._turning() if event.resume else {}
+        self.topology = self._defined.under(turning)
         units: dict[str, UnitPlan] = {}
         for name, shape in self.topology.units.items():
             old = self.plan.units.get(name, UnitPlan())
@@ -99,12 +100,26 @@ class Failover:
             else:
                 start = "fresh"
             units[name] = UnitPlan(generation=old.generation + 1, primary=primary, start=start)
+            if name in turning:
+                turn = Turn(policy=spell(self._defined.units[name].policy), serial=self.plan.serial + 1)
+                units[name] = replace(units[name], policy=old.policy, turn=turn)
         for name in self.topology.units:
             unit = units[name]
             filled = self._add_standbys(name, units, unit)
             # Nothing acknowledged yet: a fresh unit can be begun anew from its sources by any standby.
             units[name] = replace(filled, ready=filled.standbys if unit.start == "fresh" else ())
         return [*self._publish(units), *self._say_unprotected(units)]
+
+    def _turning(self) -> dict[str, Policy]:
+        """When a job is resumed, its units are under the policies that it defines. One that is to be rebuilt by replay,
+        and was switched to another policy, must turn first: its producers have let go of what its state was made of.
+        Unit -> what it was switched to."""
+        changed = {name: parse(unit.policy) for name, unit in self.plan.units.items() if unit.policy is not None}
+        return {
+            name: policy
+            for name, policy in changed.items()
+            if self._defined.units[name].policy.recovery == "replay" and policy.recovery != "replay"
+        }
 
     def _joined(self, event: HostJoined) -> list[Effect]:
         before: list[Effect] = []
@@ -397,7 +412,7 @@ class Failover:
         ``Begin``."""
         return [
             name
-            for name, shape in self.topology.units.items()
+            for name, shape in self._defined.under(self._turning()).units.items()
             if (shape.policy.recovery == "standby" or clean) and self._holder(name) is None
         ]
 
