@@ -21,8 +21,10 @@ def kilo(n: int) -> pa.Table:
     return pa.table({"x": pa.array([n] * 128, pa.int64())})
 
 
-def files(folder: Path) -> list[str]:
-    return sorted(p.name for p in folder.iterdir())
+def files(payloads: Payloads) -> list[str]:
+    """What is on disk, each file without the number that tells it from earlier ones of its epoch."""
+    payloads._deleting.submit(lambda: None).result()
+    return sorted(f"{path.name.rsplit('.', 2)[0]}.arrow" for path in payloads._folder.iterdir())
 
 
 @pytest.fixture
@@ -35,14 +37,14 @@ def test_what_was_put_is_there(folder: Path) -> None:
     payloads.put("a", 0, kilo(7))
     assert payloads.get("a", 0) == kilo(7)
     assert payloads.get("a", 1) is None and payloads.get("b", 0) is None
-    assert (payloads.memory_bytes, payloads.spilled_bytes, files(folder)) == (1024, 0, [])
+    assert (payloads.memory_bytes, payloads.spilled_bytes, files(payloads)) == (1024, 0, [])
 
 
 def test_the_newest_goes_to_disk_when_the_budget_is_spent(folder: Path) -> None:
     payloads = Payloads(folder, memory_bytes_max=2048)
     for epoch in range(4):
         payloads.put("a", epoch, kilo(epoch))
-    assert files(folder) == ["a.2.arrow", "a.3.arrow"]
+    assert files(payloads) == ["a.2.arrow", "a.3.arrow"]
     assert (payloads.memory_bytes, payloads.memory_bytes_peak, payloads.spilled_bytes) == (2048, 2048, 2048)
     assert [payloads.get("a", e) for e in range(4)] == [kilo(e) for e in range(4)]
 
@@ -51,7 +53,7 @@ def test_the_budget_is_the_hosts_not_the_streams(folder: Path) -> None:
     payloads = Payloads(folder, memory_bytes_max=1024)
     payloads.put("a", 0, kilo(1))
     payloads.put("in:b<a/c", 0, kilo(2))
-    assert files(folder) == ["in:b<a~c.0.arrow"]
+    assert files(payloads) == ["in:b<a~c.0.arrow"]
     assert payloads.get("in:b<a/c", 0) == kilo(2)
 
 
@@ -77,13 +79,13 @@ def test_dropping_frees_memory_and_disk(folder: Path) -> None:
         payloads.put("a", epoch, kilo(epoch))
     payloads.drop("a", 2)
     assert [payloads.get("a", e) is None for e in range(4)] == [True, True, True, False]
-    assert (payloads.memory_bytes, files(folder)) == (0, ["a.3.arrow"])
+    assert (payloads.memory_bytes, files(payloads)) == (0, ["a.3.arrow"])
     payloads.put("a", 4, kilo(4))
     assert payloads.memory_bytes == 1024, "what was freed can be used again"
     payloads.drop("a", 2)
     payloads.drop("nobody", 99)
     payloads.drop("a", 99)
-    assert (payloads.memory_bytes, files(folder)) == (0, [])
+    assert (payloads.memory_bytes, files(payloads)) == (0, [])
 
 
 def test_a_table_in_use_survives_its_dropping(folder: Path) -> None:
@@ -131,17 +133,18 @@ def test_putting_again_replaces_what_is_on_disk(folder: Path) -> None:
     payloads.put("a", 0, kilo(1))
     payloads.put("a", 1, kilo(1))
     payloads.put("a", 1, kilo(2))
-    assert payloads.get("a", 1) == kilo(2) and files(folder) == ["a.1.arrow"]
+    assert payloads.get("a", 1) == kilo(2) and files(payloads) == ["a.1.arrow"]
     payloads.drop("a", 0)
     payloads.put("a", 1, kilo(3))
-    assert payloads.get("a", 1) == kilo(3) and files(folder) == [] and payloads.memory_bytes == 1024
+    assert payloads.get("a", 1) == kilo(3) and files(payloads) == [] and payloads.memory_bytes == 1024
 
 
 def test_what_an_earlier_process_left_is_removed(folder: Path) -> None:
-    Payloads(folder, memory_bytes_max=0).put("a", 0, KILO)
-    assert files(folder) == ["a.0.arrow"]
     payloads = Payloads(folder, memory_bytes_max=0)
-    assert files(folder) == [] and payloads.get("a", 0) is None
+    payloads.put("a", 0, KILO)
+    assert files(payloads) == ["a.0.arrow"]
+    payloads = Payloads(folder, memory_bytes_max=0)
+    assert files(payloads) == [] and payloads.get("a", 0) is None
 
 
 STEPS = st.lists(
@@ -176,8 +179,8 @@ def test_the_budget_holds_and_nothing_is_mixed_up(
             kept = {k: t for k, t in kept.items() if k[0] != stream}
             payloads.drop_all(stream)
         assert payloads.memory_bytes <= budget and payloads.memory_bytes_peak <= budget
-        on_disk = {f"{s}.{e}.arrow" for s, e in kept} & set(files(folder))
-        assert on_disk == set(files(folder)), "no file without its epoch"
+        on_disk = {f"{s}.{e}.arrow" for s, e in kept} & set(files(payloads))
+        assert on_disk == set(files(payloads)), "no file without its epoch"
         in_memory = sum(t.nbytes for (s, e), t in kept.items() if f"{s}.{e}.arrow" not in on_disk)
         assert payloads.memory_bytes == in_memory
         for stream_name, count in following.items():

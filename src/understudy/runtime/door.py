@@ -81,7 +81,7 @@ class Door:
         if table is None:
             return wire.refused_stream(refusal or Refusal.LATER)
         waited_s, cut_s = round(time.monotonic() - asked, 4), round(stream.cut_s, 4)
-        return wire.table_stream(table, messages.EpochAbout(stream.owner.generation, waited_s, cut_s))
+        return wire.table_stream(table, messages.EpochAbout(stream.producer.generation, waited_s, cut_s))
 
     def _peek(self, get: messages.Peek) -> flight.FlightDataStream:
         table = self.host.peek(get.stream)
@@ -96,7 +96,7 @@ class Door:
                 return refuse(Refusal.FENCED)
             if not stream.queue.hears(call.consumer, call.generation, near=self._near(call)):
                 return refuse(Refusal.FENCED)
-            led = stream.owner
+            led = stream.producer
             found = beginning.place(stream.queue, call.consumer, newest=call.newest, gap=led.gap, row=led.row)
         if found.row is None:
             return messages.Place(found.epoch, found.lost)

@@ -56,7 +56,7 @@ class Engine(Protocol):
         ...
 
     def trimmed(self, epoch: int) -> None:
-        """All consumers are done with ``epoch``. Called with ``host.changed`` held."""
+        """All consumers are done with ``epoch``: what only they needed can be deleted."""
         ...
 
     def sizes(self, epoch: int) -> tuple[int, int]:

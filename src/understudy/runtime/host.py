@@ -16,7 +16,8 @@ import time
 import traceback
 import uuid
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,7 @@ class Host:
         """Tells this process from an earlier one of the same name and address."""
         self.resetting = False
         """What this host holds is of a job that is being forgotten."""
+        self._chores = ThreadPoolExecutor(1, thread_name_prefix="chores")
         self.roles = Roles(self)
         self.monitor = MonitorRole(self)
         self.membership = Membership(self)
@@ -204,6 +206,10 @@ class Host:
     def report_all(self, reports: Iterable[Report]) -> None:
         for report in reports:
             self.report(report.event)
+
+    def later(self, work: Callable[..., None], *arguments: Any) -> None:
+        """Do something slow that nobody waits for, such as deleting files; in order."""
+        self._chores.submit(_told, work, *arguments)
 
     def wake(self) -> None:
         """Let everyone who waits on this host look again."""
@@ -424,6 +430,13 @@ class Host:
             epoch = stream.queue.next - 1
         table = self.payloads.get(stream.key, epoch)
         return None if table is None else table.slice(0, 10_000)
+
+
+def _told(work: Callable[..., None], *arguments: Any) -> None:
+    try:
+        work(*arguments)
+    except Exception:
+        traceback.print_exc()
 
 
 def _policies(spelled: dict[str, str]) -> dict[str, Policy]:

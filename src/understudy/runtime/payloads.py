@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,6 +23,9 @@ class Payloads:
         self._memory_bytes_max = memory_bytes_max
         self._lock = threading.Lock()
         self._tables: dict[tuple[str, int], pa.Table | Path] = {}
+        self._files = count()
+        self._deleting = ThreadPoolExecutor(1, thread_name_prefix="payloads")
+        """Whoever drops a payload may hold a lock that everybody waits for."""
         self.memory_bytes = 0
         self.spilled_bytes = 0
         self.memory_bytes_peak = 0
@@ -37,7 +42,7 @@ class Payloads:
                 self.memory_bytes += size
                 self.memory_bytes_peak = max(self.memory_bytes_peak, self.memory_bytes)
                 return
-        path = self._folder / f"{stream.replace('/', '~')}.{epoch}.arrow"
+        path = self._folder / f"{stream.replace('/', '~')}.{epoch}.{next(self._files)}.arrow"
         with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
             writer.write_table(table)
         with self._lock:
@@ -64,6 +69,6 @@ class Payloads:
     def _forget(self, key: tuple[str, int]) -> None:
         kept = self._tables.pop(key, None)
         if isinstance(kept, Path):
-            kept.unlink(missing_ok=True)
+            self._deleting.submit(kept.unlink, missing_ok=True)
         elif kept is not None:
             self.memory_bytes -= kept.nbytes

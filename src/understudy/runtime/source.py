@@ -95,8 +95,7 @@ class SourceStage(Primary):
         self.resumed_at: float | None = None
         # Any epoch so far can be read again from its entry; a consumer that asks where to begin need not go back to
         # those that are done with.
-        self.output = Stream(host, name, start=len(log.entries), first=log.trimmed + 1)
-        self.output.owner = self
+        self.output = Stream(self, start=len(log.entries), first=log.trimmed + 1)
         self._cursor = host.job.stages[name].source.open(log.entries)  # type: ignore[union-attr]
         self._replay: list[Entry] = host.options.replay.get(name, [])
         self._standbys: list[EntriesAt] = []

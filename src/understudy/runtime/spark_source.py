@@ -139,6 +139,9 @@ class SparkSourceStage(RunningStage):
         return needed
 
     def on_trimmed(self, epoch: int) -> None:
+        self.host.later(self._drop_rows, epoch)
+
+    def _drop_rows(self, epoch: int) -> None:
         for path in list(self._queue_folder.glob("*.arrow")):
             if int(path.stem) <= epoch:
                 path.unlink(missing_ok=True)

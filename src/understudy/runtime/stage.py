@@ -126,8 +126,7 @@ class RunningStage(Primary):
         folder = self.state / "queue"
         kept = sorted(int(p.stem) for p in folder.glob("*.arrow"))
         rebuilt = self.row is not None
-        output = Stream(self.host, self.name, start=kept[0] if kept else self.start_epoch + 1, rebuilt=rebuilt)
-        output.owner = self
+        output = Stream(self, start=kept[0] if kept else self.start_epoch + 1, rebuilt=rebuilt)
         for epoch in kept:
             with pa.memory_map(str(folder / f"{epoch}.arrow")) as file:
                 self.host.payloads.put(output.key, epoch, pa.ipc.open_file(file).read_all())
@@ -185,9 +184,10 @@ class RunningStage(Primary):
     def next_epoch(self, after: int, *, version: bool = True) -> int | None:
         """The engine asks for the epoch after ``after``: everything up to it is done, and with ``version`` the state
         after it can be had later. Returns when the next one may be started; None when the stage stops."""
+        needs = self._needs(after) if after > self.committed else None  # reads files: not with the lock held
         with self.host.changed:
             if after > self.committed:
-                self._commit(after, version)
+                self._commit(after, needs, version)
             if self.resumed_at is None:
                 self.resumed_at = time.time()
                 about = (self.unit, self.generation, self.name)
@@ -205,14 +205,16 @@ class RunningStage(Primary):
             self.host.changed.notify_all()
         return after + 1
 
-    def _commit(self, epoch: int, version: bool) -> None:
+    def _commit(self, epoch: int, needs: dict[str, int] | None, version: bool) -> None:
         self.committed = epoch
         if self._batch_at is not None:
             self._batches_s.append(time.monotonic() - self._batch_at)
         self.host.trace(self.name, "committed", epoch)
         for inlet in self.inlets.values():
             self.host.payloads.drop(inlet.key, epoch)
-        self._tell(base.Committed(self.name, epoch, self._needs(epoch), version))
+        if needs is None:  # somebody may want to know by now
+            needs = self._needs(epoch)
+        self._tell(base.Committed(self.name, epoch, needs, version))
         if self.paused_by:
             self._tell(base.Paused(self.name))
         self.host.changed.notify_all()
@@ -266,7 +268,7 @@ class RunningStage(Primary):
         return dict.fromkeys(self.inputs, self.engine.needs(epoch))
 
     def on_trimmed(self, epoch: int) -> None:
-        self.engine.trimmed(epoch)
+        self.host.later(self.engine.trimmed, epoch)
         self._tell(base.Acked(self.name, FINAL, epoch))
 
     def copy_is_at(self, standby: str, epoch: int) -> int | Reply[Any]:

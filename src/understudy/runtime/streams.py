@@ -27,7 +27,7 @@ from understudy.runtime.wire import Refusal
 from understudy.sinks import Fenced
 
 if TYPE_CHECKING:
-    from understudy.runtime.host import Host
+    from understudy.runtime.role import Primary
     from understudy.runtime.stage import RunningStage
 
 LOCAL_S = 1.0
@@ -43,11 +43,9 @@ Answer = tuple[Refusal | None, pa.Table | None]
 class Stream:
     """The producing end of a stream: its queue, the payloads, and those who wait for them."""
 
-    def __init__(
-        self, host: Host, stage: str, *, start: int, first: int | None = None, rebuilt: bool = False
-    ) -> None:
-        self.host = host
-        self.stage = stage
+    def __init__(self, producer: Primary, *, start: int, first: int | None = None, rebuilt: bool = False) -> None:
+        self.producer, self.host, self.stage = producer, producer.host, producer.name
+        host, stage = self.host, self.stage
         beat_s, misses = host.heartbeat
         lead = lead_for(beat_s * misses, host.job.epoch_s)
         self.queue = OutputQueue(host.topology.consumers(stage), start=start, first=first, rebuilt=rebuilt, lead=lead)
@@ -83,7 +81,7 @@ class Stream:
         with self.host.changed:
             served = request()
             if counts:
-                self.owner.on_progress()
+                self.producer.on_progress()
             self.host.changed.notify_all()  # that the consumer has come this far may lift back-pressure
             while not served:
                 left = deadline - time.monotonic()
@@ -94,12 +92,11 @@ class Stream:
             missing = epoch < self.queue.first
         table = None if missing else self.host.payloads.get(self.key, epoch)
         if table is None:
-            table = self.owner.regenerate(epoch)
+            table = self.producer.regenerate(epoch)
         if table is None:
-            return (Refusal.ELSEWHERE if self.owner.stopping else Refusal.GONE), None
+            return (Refusal.ELSEWHERE if self.producer.stopping else Refusal.GONE), None
         return None, table
 
-    owner: Any = None
     cut_s = 0.0
     """How long it takes a source to cut an epoch that is due; a stage does not wait for being asked."""
 
@@ -111,11 +108,11 @@ class Stream:
     def ack(self, consumer: str, epoch: int, level: int = FINAL) -> None:
         with self.host.changed:
             trimmed = self.queue.ack(consumer, epoch, level)
-            self.owner.on_progress()
+            self.producer.on_progress()
             if trimmed is None:
                 return
             self.host.payloads.drop(self.key, trimmed)
-            self.owner.on_trimmed(trimmed)
+            self.producer.on_trimmed(trimmed)
             self.host.changed.notify_all()
 
 
