@@ -407,7 +407,7 @@ def test_a_unit_without_standby_waits_for_any_host(policy: Policy, start: str, w
 def test_code_that_throws_is_tried_once_more_on_the_other_host_and_then_stops_the_job() -> None:
     machine = begun(PASSIVE, "AB")
     assert machine.handle(StageThrew("u", 1, "s", 5, "boom"), 0.0) == [
-        plan(2, u=held_by(2, "B", "A", 2, start="held")),
+        plan(2, u=replace(held_by(2, "B", "A", 2, start="held"), threw=5)),
         Say("threw", "s threw at epoch 5; trying once more on B", "u"),
         Say("new-standby", "u: A becomes its standby", "u", "A"),
     ]
@@ -443,10 +443,23 @@ def test_code_that_throws_twice_stops_the_job_whatever_the_number_of_standbys() 
     assert render(machine.handle(StageThrew("u", 2, "s", 5, "x"), 0.0)) == "STOP s@5 x"
 
 
+@pytest.mark.parametrize("policy", [PassiveStandby(standbys=2), UpstreamBackup()])
+def test_a_coordinator_that_is_started_again_knows_that_the_code_threw(policy: Policy) -> None:
+    """Also when another host has led the unit meanwhile. A job that is resumed was mended."""
+    machine = begun(policy, "ABC")
+    machine.handle(StageThrew("u", 1, "s", 5, "boom"), 0.0)
+    machine.handle(lost(machine.plan.units["u"].primary or ""), 0.0)
+    again = one_unit(policy, "ABC")
+    again.adopt(Plan.from_dict(machine.plan.to_dict()))
+    assert again.handle(StageThrew("u", 3, "s", 5, "boom"), 0.0) == [StopJob("s", 5, "boom")]
+    again.handle(Begin(resume=True), 0.0)
+    assert again.plan.units["u"].threw is None
+
+
 def test_code_that_throws_under_upstream_backup_is_rebuilt_once_on_another_host() -> None:
     machine = begun(UpstreamBackup(), "AB")
     assert machine.handle(StageThrew("u", 1, "s", 5, "boom"), 0.0) == [
-        plan(2, u=held_by(2, "B", start="replay")),
+        plan(2, u=replace(held_by(2, "B", start="replay"), threw=5)),
         Say("threw", "s threw at epoch 5; trying once more on B", "u"),
     ]
     assert render(machine.handle(StageThrew("u", 2, "s", 5, "boom"), 0.0)) == "STOP s@5 boom"

@@ -78,6 +78,9 @@ class UnitPlan(Standbys):
     policy: str | None = None
     """What protects it, where that was changed while the job ran; else what the job says."""
     turn: Turn | None = None
+    threw: int | None = None
+    """The epoch at which its code threw, and was tried once more. In the plan, so that a coordinator that is started
+    again knows of it."""
 
     def held_by(self, standbys: tuple[str, ...], since: tuple[int, ...], ready: tuple[str, ...]) -> UnitPlan:
         return replace(self, standbys=standbys, since=since, ready=ready)

@@ -89,6 +89,7 @@ class Saboteur:
         self._tries = 0
         self._ending = False
         """The job has been told to end, and has not begun again."""
+        self._ending_at = 0.0
         self._opening = False
         """It has begun again, and not everything is in place."""
         self.healed_at = max((s.at for s in switches), default=0.0)
@@ -100,7 +101,8 @@ class Saboteur:
 
     @property
     def busy(self) -> bool:
-        return bool(self._waiting) or self._ending
+        ending = self._ending and self.world.engine.now < self._ending_at + self.PATIENCE_S
+        return bool(self._waiting) or ending
 
     def stop(self) -> None:
         """No more harm."""
@@ -317,6 +319,7 @@ class Saboteur:
         world, plan = self.world, self.world.coordinator.journalled.units
         if self._ending or self._poison is not None:
             return None
+        self._ending_at = world.engine.now
         if fault.kind == STOP:
             if not world.coordinator.stop():
                 return None

@@ -35,6 +35,8 @@ class PreservedSource(Unit):
         """Who keeps the rows, as ``keeping.standing`` names them."""
         self._cut_value: int | None = None
         """The epoch that is cut, and may not be seen yet."""
+        self._brought: Version | None = None
+        """What keepers have, or are being brought."""
 
     @property
     def begun(self) -> int:
@@ -43,7 +45,7 @@ class PreservedSource(Unit):
 
     def _run(self) -> None:
         super()._run()
-        self._cut_value = None
+        self._cut_value = self._brought = None
         copy = self.copies[self.stage]
         for epoch, value in copy.output.values.items():
             self.world.shown(self.stage, epoch, value)
@@ -70,18 +72,20 @@ class PreservedSource(Unit):
                 return
             self._cut_value = self.world.random.getrandbits(48)
             self._preserving.begin()
+            self._brought = self._version(copy, self._cut_value)
             self._ship()
         self.host.living.after(self.world.conditions.epoch_s, self._cut, copy)
 
+    def _version(self, copy: Copy, *cut: int) -> Version:
+        """All rows that somebody may want, and what is ``cut``."""
+        first = min(copy.output.queue.first, copy.done + 1)
+        rows = [*(copy.output.values[e] for e in range(first, copy.done + 1)), *cut]
+        return Version(copy.done + len(cut), copy.state, first, tuple(rows))
+
     def _ship(self) -> None:
         """Bring the epoch to those that lack it."""
-        if self._cut_value is None:
-            return
-        copy = self.copies[self.stage]
-        first = min(copy.output.queue.first, copy.done + 1)
-        rows = [*(copy.output.values[e] for e in range(first, copy.done + 1)), self._cut_value]
-        version = Version(copy.done + 1, copy.state, first, tuple(rows))
-        for key in self._preserving.left():
+        version = self._brought
+        for key in [] if version is None else self._preserving.left():
             host, _ = self._at[key]
             if host == self.host.name:
                 self.host.living.after(self.world.conditions.disk_s, self._store_here, key, version)
@@ -104,7 +108,7 @@ class PreservedSource(Unit):
         elif refusal == "disk":
             for told in self.holdings.unusable(key, "no space left on device"):
                 self.host.report(told.event)
-        elif refusal is None and epoch == self.copies[stage].done + 1:
+        elif refusal is None and self._brought is not None and epoch == self._brought.epoch:
             self._preserving.safe_at(key)
             for told in self.holdings.held(key, stage):
                 self.host.report(told.event)
@@ -123,7 +127,11 @@ class PreservedSource(Unit):
         """Nothing runs before the primary is given up: two would cut different epochs."""
 
     def drain(self, finals: Mapping[str, int]) -> bool:
-        return True
+        """Whoever came to keep the rows since the last epoch was cut has yet to be brought it."""
+        if self._brought is None and self.copies:
+            self._brought = self._version(self.copies[self.stage])
+        self._ship()
+        return self._preserving.done()
 
     def retry(self) -> None:
         if self.primary and not self.fenced and self.copies:

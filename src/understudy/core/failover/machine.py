@@ -45,8 +45,6 @@ class Failover:
         self.alive: dict[str, Mapping[str, int]] = {}
         self._unusable: set[tuple[str, str]] = set()
         """(unit, host) pairs that failed to store a checkpoint; not chosen again until the host joins anew."""
-        self._threw: dict[str, int] = {}
-        """Unit -> epoch at which its code threw once already."""
 
     def define(self, topology: Topology) -> None:
         """The job is of another shape than it seemed: goals have been replaced by policies. Before anything begins."""
@@ -276,14 +274,12 @@ class Failover:
         return [*self._publish(changes), say, *filled]
 
     def _stage_threw(self, event: StageThrew, unit: UnitPlan) -> list[Effect]:
-        again = self._threw.get(event.unit) == event.epoch
-        self._threw[event.unit] = event.epoch
         successor = None
-        if not again and self.topology.units[event.unit].policy.protected:
+        if unit.threw != event.epoch and self.topology.units[event.unit].policy.protected:
             successor, _ = self._succeed(event.unit, unit, {})
         if successor is None:
             return [StopJob(event.stage, event.epoch, event.cause, event.whose)]
-        changes = {event.unit: successor}
+        changes = {event.unit: replace(successor, threw=event.epoch)}
         says = self._fill_standbys(changes)
         text = _FAILED.get(event.whose, "{stage} threw").format(stage=event.stage)
         text += f" at epoch {event.epoch}; trying once more on {successor.primary}"
@@ -332,7 +328,12 @@ class Failover:
     def _begin_on(self, unit: UnitPlan, host: str, start: str) -> UnitPlan:
         """The unit's next generation, which begins on ``host`` and has nobody yet."""
         return UnitPlan(
-            generation=unit.generation + 1, primary=host, start=start, policy=unit.policy, turn=self._again(unit.turn)
+            generation=unit.generation + 1,
+            primary=host,
+            start=start,
+            policy=unit.policy,
+            turn=self._again(unit.turn),
+            threw=unit.threw,
         )
 
     def _again(self, turn: Turn | None) -> Turn | None:
