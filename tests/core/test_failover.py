@@ -450,7 +450,7 @@ def test_a_coordinator_that_is_started_again_knows_that_the_code_threw(policy: P
     machine.handle(StageThrew("u", 1, "s", 5, "boom"), 0.0)
     machine.handle(lost(machine.plan.units["u"].primary or ""), 0.0)
     again = one_unit(policy, "ABC")
-    again.adopt(Plan.from_dict(machine.plan.to_dict()))
+    again.adopt(machine.plan)
     assert again.handle(StageThrew("u", 3, "s", 5, "boom"), 0.0) == [StopJob("s", 5, "boom")]
     again.handle(Begin(resume=True), 0.0)
     assert again.plan.units["u"].threw is None
