@@ -52,23 +52,37 @@ class Preserver:
         while not self.stage.stopping:
             with self.host.changed:
                 self.host.changed.wait_for(lambda: self.stage.stopping or self._shippers.of(name))
-                left = {key: self._shippers.of(name)[key] for key in self._preserving.left()}
-                serial, holdings, done = self.host.serial, self._holdings, self._preserving.done()
+                serial, done = self.host.serial, self._preserving.done()
             if done:
                 self.newest = epoch
                 return True
-            failures = dict(zip(left, self._pool.map(lambda s: s.ship(epoch, needed), left.values()), strict=True))
-            with self.host.changed:
-                for key in (key for key, failure in failures.items() if failure is None):
-                    self._preserving.safe_at(key)
-            if holdings is not None:
-                self._tell(holdings, failures)
+            failures = self._bring(epoch, needed)
             if "fenced" in failures.values():
                 self.stage.fence()
                 return False
             if any(failures.values()):
                 self.host.wait_for_newer_plan(serial, self.stage, 0.2)  # it may name other standbys, or none
         return False
+
+    def is_safe(self, epoch: int, needed: dict[str, Path]) -> bool:
+        """Whether all that keep the rows have the newest epoch; brings it to those that came since, once."""
+        if self.newest == epoch:
+            self._bring(epoch, needed)
+        with self.host.changed:
+            return self.newest == epoch and self._preserving.done()
+
+    def _bring(self, epoch: int, needed: dict[str, Path]) -> dict[str, str | None]:
+        """To those that lack it. Returns for each what failed."""
+        with self.host.changed:
+            shippers, holdings = self._shippers.of(self.stage.name), self._holdings
+            left = {key: shippers[key] for key in self._preserving.left()}
+        failures = dict(zip(left, self._pool.map(lambda s: s.ship(epoch, needed), left.values()), strict=True))
+        with self.host.changed:
+            for key in (key for key, failure in failures.items() if failure is None):
+                self._preserving.safe_at(key)
+        if holdings is not None:
+            self._tell(holdings, failures)
+        return failures
 
     def _tell(self, holdings: Holdings, failures: Mapping[str, str | None]) -> None:
         with self.host.changed:
@@ -147,7 +161,11 @@ class SparkSourceStage(RunningStage):
                 path.unlink(missing_ok=True)
 
     def drain(self, final: int) -> bool:
-        return True
+        """Whoever came to keep the rows since the last epoch has yet to be brought it. Before the first there is
+        nothing to bring."""
+        if self.committed < self.granted:
+            return False
+        return self.committed < 0 or self._preserver.is_safe(self.committed, self._files(self.committed - self.base))
 
     def status(self) -> dict[str, Any]:
         return {**super().status(), "checkpoint": self._preserver.newest}
