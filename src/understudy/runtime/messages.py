@@ -198,11 +198,11 @@ class Entries(Call[int], frozen=True):
     unit: str
     stage: str
     generation: int
-    after: int | None
-    """How many the standby has before; None when the primary does not know yet."""
-    total: int
+    after: int
+    """How many come before these."""
+    certain: int
+    """How many are the same in every log: all consumers are done with them."""
     entries: list[Any]
-    trimmed: int
 
 
 # -- Spark to its host ------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from understudy.core.entries import Follower
 from understudy.core.failover import StageThrew
 from understudy.core.keeping import Charge, Holdings, standing
 from understudy.core.plans import UnitPlan
@@ -98,7 +99,8 @@ class SourceStage(Primary):
         self.output = Stream(self, start=len(log.entries), first=log.trimmed + 1)
         self._cursor = host.job.stages[name].source.open(log.entries)  # type: ignore[union-attr]
         self._replay: list[Entry] = host.options.replay.get(name, [])
-        self._standbys: list[EntriesAt] = []
+        self._standbys: list[EntriesAt] | None = None
+        """None until a plan has named them. Nothing is cut before: it would be seen by somebody before they have it."""
         self._threads = [threading.Thread(target=self._run, name=f"source {name}", daemon=True)]
         self._threads += [SinkWriter(self, s) for s in host.job.stages[name].sinks]
         self.error: str | None = None
@@ -150,13 +152,14 @@ class SourceStage(Primary):
     def _may_close(self) -> bool:
         if self.host.options.replay and len(self.log.entries) >= len(self._replay):
             return False  # a replay ends where the recording ended
-        return len(self.log.entries) < self.host.go and not self.host.draining and self.output.queue.ahead == 0
+        may_cut = self._standbys is not None and len(self.log.entries) < self.host.go and not self.host.draining
+        return may_cut and self.output.queue.ahead == 0
 
     def _share(self) -> bool:
         """Bring every standby's log up to date before anyone sees the epoch. False when this source was fenced."""
         while not self.stopping:
             with self.host.changed:
-                behind = [s for s in self._standbys if s.has != len(self.log.entries)]
+                behind = [s for s in self._standbys or () if s.has != len(self.log.entries)]
                 serial = self.host.serial
             if not behind:
                 return True
@@ -189,7 +192,7 @@ class SourceStage(Primary):
     def protect(self, wanted: UnitPlan, charges: list[Charge], holdings: Holdings) -> RunningStage | None:
         standbys = standing(wanted)  # its own log is always written first
         with self.host.changed:
-            known = {s.key: s for s in self._standbys}
+            known = {s.key: s for s in self._standbys or ()}
             self._standbys = [known.get(key) or EntriesAt(self, key, at[0], holdings) for key, at in standbys.items()]
             self.host.changed.notify_all()
         threading.Thread(target=self._share, daemon=True).start()
@@ -222,7 +225,7 @@ class SourceStage(Primary):
             "produced": queue.next - 1,
             "trimmed": queue.trimmed,
             "started": self.resumed_at is not None,
-            "checkpoint": min((s.has or 0 for s in self._standbys), default=0) - 1,
+            "checkpoint": min((s.has or 0 for s in self._standbys or ()), default=0) - 1,
             "error": self.error,
             "source": True,
         }
@@ -240,16 +243,10 @@ class EntriesAt:
         """Send what it lacks. Returns why that did not work, if so."""
         source = self.source
         entries = list(source.log.entries)
-        has = self.has
-        call = messages.Entries(
-            unit=source.unit,
-            stage=source.name,
-            generation=source.generation,
-            after=has,
-            total=len(entries),
-            entries=entries[has:] if has is not None else [],
-            trimmed=source.log.trimmed,
-        )
+        certain = min(source.log.trimmed + 1, len(entries))
+        after = certain if self.has is None else self.has
+        about = (source.unit, source.name, source.generation)
+        call = messages.Entries(*about, after, certain, entries[after:])
         try:
             reply = source.host.peer(self.host).call(call, category="checkpoint", timeout_s=2)
         except (flight.FlightError, pa.ArrowException, OSError):
@@ -272,6 +269,7 @@ class StandbySource(Standby):
         self.since = since
         self.stopping = False
         self._lock = threading.Lock()
+        self._follower = Follower()
 
     @property
     def running(self) -> RunningStage | None:
@@ -279,7 +277,8 @@ class StandbySource(Standby):
         return None
 
     def follow(self, generation: int) -> None:
-        self.generation = generation
+        with self._lock:
+            self.generation = generation
 
     def succeed(self, generation: int) -> Succession | None:
         self.stop()
@@ -287,17 +286,20 @@ class StandbySource(Standby):
         return primary, primary.start
 
     def add(self, call: messages.Entries) -> int | wire.Reply[Any]:
-        """What this log has beyond the primary's own was never published: an epoch is shared with every standby
-        first."""
         try:
             with self._lock:
                 if self.stopping:
                     return wire.refuse(Refusal.FENCED)
-                if call.after is None:
-                    self.log.truncate(call.total)
-                if call.after == len(self.log.entries):
-                    self.log.append(call.entries)
-                self.log.trimmed = min(call.trimmed, len(self.log.entries) - 1)
+                if call.generation != self.generation:
+                    return wire.refuse(Refusal.ELSEWHERE)
+                have = len(self.log.entries)
+                taken = self._follower.take(call.generation, have, certain=call.certain, after=call.after)
+                if taken is None:
+                    return wire.refuse(Refusal.FENCED)
+                self.log.truncate(taken.keep)
+                if taken.skip is not None and (new := call.entries[taken.skip :]):
+                    self.log.append(new)
+                self.log.trimmed = min(call.certain, len(self.log.entries)) - 1
                 return len(self.log.entries)
         except OSError as error:
             return wire.refuse(Refusal.DISK, f"{error.strerror or error} on {self.host.name}")

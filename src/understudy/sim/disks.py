@@ -27,10 +27,11 @@ class Log:
     def since(self, epoch: int) -> tuple[int, ...]:
         return tuple(self.entries[max(0, epoch - self.base) :])
 
-    def put(self, begin: int, values: tuple[int, ...]) -> None:
-        """Take over entries from ``begin`` on, if they fit and go further than what is there."""
-        if self.base <= begin <= self.end < begin + len(values):
-            self.entries[begin - self.base :] = values
+    def truncate(self, end: int) -> None:
+        """Forget entries from ``end`` on."""
+        if end < self.base:
+            self.replace(end, ())
+        del self.entries[end - self.base :]
 
     def replace(self, begin: int, values: tuple[int, ...]) -> None:
         self.base, self.entries = begin, list(values)

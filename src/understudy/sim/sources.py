@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from understudy.core import keeping
 from understudy.core.acks import FINAL
+from understudy.core.entries import Follower
 from understudy.core.plans import UnitPlan
 from understudy.core.policies import Policy
 from understudy.sim.copies import Output
@@ -30,8 +31,7 @@ class SourceUnit(Member):
         self.log = host.disk.logs.setdefault(self.stage, Log())
         self._has: dict[str, int] = {}
         """Standby -> up to where its log goes."""
-        self._log_of = -1
-        """The generation whose log this standby has. Within one, a log only grows."""
+        self._follower = Follower()
         self.stopped = False
         self._output = self._from_log()
 
@@ -111,28 +111,27 @@ class SourceUnit(Member):
 
     def _share(self) -> None:
         for key, (host, _) in self._at().items():
-            has = max(self._has.get(key, 0), self.log.base)
-            news = (has, self.log.since(has), self.log.base)
+            after = max(self._has.get(key, 0), self.log.base)
+            news = (after, self.log.since(after), self.log.base)
             message = (self.generation, key, *news, self.host.name)
             self.world.send(self.host, host, self.name, "entries", message)
 
     def entries(
-        self, generation: int, key: str, begin: int, values: tuple[int, ...], base: int, sender: str
+        self, generation: int, key: str, after: int, values: tuple[int, ...], certain: int, sender: str
     ) -> None:
-        """As standby: the primary's log, from ``begin`` on; it begins at ``base``."""
+        """As standby: the primary's log after its first ``after`` entries, of which nobody needs the ``certain`` ones."""
         if self.host.directory.stale(self.name, generation):
             self._shared(sender, generation, key, -1)
         elif not self.primary and generation == self.generation and key == self.key:
-            if generation > self._log_of:
-                if begin != base:
-                    return
-                self.log.replace(begin, values)  # a new primary's log counts, also where it is shorter
-                self._log_of = generation
-            elif generation == self._log_of:
-                self.log.put(begin, values)
-                self.log.forget(base)
-            else:
+            if self.log.end < certain:
+                self.log.replace(certain, ())
+            taken = self._follower.take(generation, self.log.end, certain=certain, after=after)
+            if taken is None:
                 return
+            self.log.truncate(taken.keep)
+            if taken.skip is not None:
+                self.log.entries += values[taken.skip :]
+            self.log.forget(certain)
             self._shared(sender, generation, key, self.log.end)
 
     def _shared(self, sender: str, generation: int, key: str, has: int) -> None:
