@@ -14,7 +14,9 @@ from understudy.core.failover import (
     Say,
     StandbyReady,
     StandbyUnusable,
+    Tick,
 )
+from understudy.core.failover.machine import AGAIN_S
 from understudy.core.plans import UnitPlan
 from understudy.core.policies import ActiveStandby, Hybrid, PassiveStandby
 from understudy.core.topology import StageShape, Topology, UnitShape
@@ -32,12 +34,23 @@ def test_a_standby_with_a_full_disk_is_replaced_and_not_chosen_again_until_it_jo
     machine = begun(PASSIVE, "AB")
     assert machine.handle(StandbyUnusable("u", 1, "B", 1, "disk: full"), 0.0) == [
         plan(2, u=held_by(1, "A")),
-        Say("unprotected", "u is UNPROTECTED: B cannot store its checkpoints (disk: full)", "u", "B"),
+        Say("unprotected", "u is UNPROTECTED: B cannot stand by (disk: full)", "u", "B"),
         Say("unprotected", "u is UNPROTECTED: no other living host can be its standby", "u"),
     ]
     assert render(machine.handle(HostJoined("C"), 0.0)) == "#3 1:A/C3 fresh | new-standby C"
     assert render(machine.handle(lost("C"), 0.0)) == "#4 1:A/- fresh | host-lost C | unprotected"
     assert render(machine.handle(HostJoined("B"), 0.0)) == "host-lost B | #5 1:A/B5 fresh | new-standby B"
+
+
+def test_a_host_that_could_not_stand_by_is_tried_again_after_a_while() -> None:
+    """A disk may have room again; a process that was killed can be started again."""
+    machine = begun(PASSIVE, "AB")
+    assert not machine.due(1e9)
+    machine.handle(StandbyUnusable("u", 1, "B", 1, "disk: full"), 10.0)
+    assert not machine.due(10.0 + AGAIN_S - 1) and machine.handle(Tick(), 10.0 + AGAIN_S - 1) == []
+    assert machine.due(10.0 + AGAIN_S)
+    assert render(machine.handle(Tick(), 10.0 + AGAIN_S)) == "#3 1:A/B3 fresh | new-standby B"
+    assert not machine.due(1e9)
 
 
 def test_the_second_standby_stays_ready_when_the_first_takes_over() -> None:

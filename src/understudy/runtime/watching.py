@@ -157,6 +157,8 @@ class Watch:
             with self.changed:
                 if self.detector.handle(detection.Tick(), time.monotonic()):
                     self.weigh(OWNER, self.detector.view())
+                if self.coordinator.failover.due(time.monotonic()):
+                    self.coordinator.handle(failover.Tick())
                 self.coordinator.open_further()
                 deadline = self.detector.next_deadline()
                 wait = self.interval_s if deadline is None else max(0.01, deadline - time.monotonic())

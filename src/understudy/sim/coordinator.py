@@ -168,6 +168,8 @@ class Coordinator(Node):
     def _tick(self) -> None:
         self._tick_at = float("inf")
         self._sense(detection.Tick())
+        if self.failover.due(self.now):
+            self._handle(failover.Tick())
         self._rest()
 
     def _sense(self, event: detection.Event) -> None:

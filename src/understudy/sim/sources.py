@@ -119,7 +119,7 @@ class SourceUnit(Member):
     def entries(
         self, generation: int, key: str, after: int, values: tuple[int, ...], certain: int, sender: str
     ) -> None:
-        """As standby: the primary's log after its first ``after`` entries, of which nobody needs the ``certain`` ones."""
+        """As standby: the primary's log after its first ``after`` entries; nobody needs the ``certain`` ones."""
         if self.host.directory.stale(self.name, generation):
             self._shared(sender, generation, key, -1)
         elif not self.primary and generation == self.generation and key == self.key:

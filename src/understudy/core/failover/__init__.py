@@ -31,6 +31,7 @@ from understudy.core.failover.events import (
     StandbyUnusable,
     StopJob,
     Switch,
+    Tick,
     Turned,
 )
 from understudy.core.failover.machine import Failover
@@ -53,6 +54,7 @@ __all__ = [
     "StandbyUnusable",
     "StopJob",
     "Switch",
+    "Tick",
     "Turned",
     "UNDERSTUDY",
 ]

@@ -101,6 +101,11 @@ class Turned:
     serial: int
 
 
+@dataclass(frozen=True)
+class Tick:
+    """Time has passed (``Failover.due``)."""
+
+
 Event = (
     HostJoined
     | HostLost
@@ -112,6 +117,7 @@ Event = (
     | Begin
     | Switch
     | Turned
+    | Tick
 )
 
 

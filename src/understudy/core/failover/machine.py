@@ -23,6 +23,7 @@ from understudy.core.failover.events import (
     StandbyUnusable,
     StopJob,
     Switch,
+    Tick,
     Turned,
 )
 from understudy.core.failover.placement import best_host, newest_holder
@@ -32,6 +33,8 @@ from understudy.core.topology import Topology, UnitShape
 
 _FAILED = {UNDERSTUDY: "Understudy itself failed in {stage}", MACHINE: "the machine failed {stage}"}
 
+AGAIN_S = 60.0
+"""After how long a host is tried again that could not stand by for a unit. Shorter hammers a full disk."""
 S = TypeVar("S", bound=Standbys)
 
 
@@ -43,8 +46,9 @@ class Failover:
         """With the policies that count now; and as the job defines it."""
         self.plan = Plan()
         self.alive: dict[str, Mapping[str, int]] = {}
-        self._unusable: set[tuple[str, str]] = set()
-        """(unit, host) pairs that failed to store a checkpoint; not chosen again until the host joins anew."""
+        self._unusable: dict[tuple[str, str], float] = {}
+        """(unit, host) pairs where the host could not stand by -> when it may be tried again; a new process of it may
+        at once."""
 
     def define(self, topology: Topology) -> None:
         """The job is of another shape than it seemed: goals have been replaced by policies. Before anything begins."""
@@ -68,13 +72,15 @@ class Failover:
             return self._begin(event)
         if isinstance(event, Switch):
             return self._switch(event)
+        if isinstance(event, Tick):
+            return self._try_again(now)
         unit = self.plan.units.get(event.unit)
         if unit is None or unit.generation != event.generation:
             return []  # news from a fenced generation
         if isinstance(event, StandbyReady):
             return self._ready_standby(event, unit)
         if isinstance(event, StandbyUnusable):
-            return self._unusable_standby(event, unit)
+            return self._unusable_standby(event, unit, now)
         if isinstance(event, Turned):
             return self._turned(event, unit)
         return self._stage_threw(event, unit)
@@ -126,7 +132,7 @@ class Failover:
             # No plan goes out in between: it would have the new process begin what the old one was in the middle of.
             before = [effect for effect in lost if not isinstance(effect, Publish)]
         self.alive[event.host] = dict(event.holds)
-        self._unusable = {pair for pair in self._unusable if pair[1] != event.host}
+        self._unusable = {pair: at for pair, at in self._unusable.items() if pair[1] != event.host}
         if not self.plan.units:
             return before
         changes: dict[str, UnitPlan] = {}
@@ -259,19 +265,30 @@ class Failover:
     def _say_switched(self, name: str) -> Say:
         return Say("switched", f"{name}: now under {self.topology.units[name].policy.describe()}", name)
 
-    def _unusable_standby(self, event: StandbyUnusable, unit: UnitPlan) -> list[Effect]:
+    def _unusable_standby(self, event: StandbyUnusable, unit: UnitPlan, now: float) -> list[Effect]:
         if not unit.has(event.host, event.since) and not (unit.turn and unit.turn.has(event.host, event.since)):
             return []
-        self._unusable.add((event.unit, event.host))
+        self._unusable[event.unit, event.host] = now + AGAIN_S
         left = unit.without(event.host)
         changes = {event.unit: left}
-        text = f"{event.host} cannot store its checkpoints ({event.cause})"
+        text = f"{event.host} cannot stand by ({event.cause})"
         if left.ready:
             say = Say("standby-lost", f"{event.unit}: {text}", event.unit, event.host)
         else:
             say = Say("unprotected", f"{event.unit} is UNPROTECTED: {text}", event.unit, event.host)
         filled = self._fill_standbys(changes)
         return [*self._publish(changes), say, *filled]
+
+    def due(self, now: float) -> bool:
+        """Some host may be tried again: a ``Tick`` is wanted."""
+        return any(at <= now for at in self._unusable.values())
+
+    def _try_again(self, now: float) -> list[Effect]:
+        """A disk may have room by now, and a process that was killed can be started again."""
+        self._unusable = {pair: at for pair, at in self._unusable.items() if at > now}
+        changes: dict[str, UnitPlan] = {}
+        filled = self._fill_standbys(changes)
+        return [*self._publish(changes), *filled] if changes else []
 
     def _stage_threw(self, event: StageThrew, unit: UnitPlan) -> list[Effect]:
         successor = None
