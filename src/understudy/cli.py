@@ -11,22 +11,18 @@ import time
 import traceback
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from understudy import __version__, virtual
+from understudy import __version__, asking, virtual
 from understudy.durations import seconds
-from understudy.errors import DrillFailed, JobError, Refused, SetupError, UnderstudyError
+from understudy.errors import DrillFailed, SetupError, UnderstudyError
 from understudy.settings import check, check_master
 
-if TYPE_CHECKING:
-    from understudy.runtime.wire import Call
-
-A = TypeVar("A")
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
@@ -86,18 +82,6 @@ def _tls(cert: str | None, key: str | None, ca: str | None) -> Any:
     if cert is None or key is None or ca is None:
         raise SetupError("TLS needs all three of --tls-cert, --tls-key and --tls-ca")
     return Tls(cert, key, ca)
-
-
-def _token(file: Path | None) -> str:
-    if file is not None:
-        try:
-            return file.read_text().strip()
-        except OSError as error:
-            raise SetupError(f"--token-file: {error}") from None
-    token = os.environ.get("UNDERSTUDY_TOKEN", "")
-    if not token:
-        raise Refused("no job token: pass --token-file, or set UNDERSTUDY_TOKEN to the token of the job")
-    return token
 
 
 def _default_state(job_file: Path) -> Path:
@@ -160,7 +144,7 @@ def run(
         )
     else:
         tls = _tls(tls_cert, tls_key, tls_ca)
-        session = RemoteRun(job_file, folder, listen=coordinator, token=_token(token_file), tls=tls, **common)
+        session = RemoteRun(job_file, folder, listen=coordinator, token=asking.token_in(token_file), tls=tls, **common)
     limit_s = _seconds(duration, "--for") if duration else None
     try:
         with View(session.coordinator, title=f"understudy: {session.coordinator.job.name}"):
@@ -247,7 +231,7 @@ def host(
             name=name,
             folder=(folder or Path(".understudy") / f"host-{name}").resolve(),
             coordinator=coordinator,
-            token=_token(token_file),
+            token=asking.token_in(token_file),
             listen=listen,
             advertise=advertise,
             master=master,
@@ -257,28 +241,6 @@ def host(
             lazy_spark=lazy_spark,
         )
     )
-
-
-def _ask(folder: Path, token_file: Path | None, tls: Any, call: Call[A]) -> A:
-    """Ask the coordinator of the job in ``folder``."""
-    import pyarrow.flight as flight
-
-    from understudy.runtime import wire
-    from understudy.runtime.cluster import coordinator_of, token_of
-
-    address = coordinator_of(folder)
-    if address is None:
-        raise SetupError(f"{folder}: no job has run there; pass --state")
-    token = token_of(folder) if token_file is None and (folder / "token").exists() else _token(token_file)
-    try:
-        reply = wire.Peer(address, token, tls=tls).call(call, timeout_s=150)
-    except flight.FlightUnauthenticatedError as error:
-        raise Refused(f"the coordinator at {address} refused: {error}") from None
-    except flight.FlightError:
-        raise SetupError(f"no coordinator answers at {address}; the job of {folder} is not running") from None
-    if reply.refused:
-        raise JobError(reply.text)
-    return reply.answer
 
 
 @app.command()
@@ -298,11 +260,11 @@ def policy(
 
     default = _default_state(Path(job)) if job.endswith(".py") else Path(".understudy") / job
     folder, tls = state or default, _tls(tls_cert, tls_key, tls_ca)
-    begun = _ask(folder, token_file, tls, messages.SwitchPolicy(unit, " ".join(words)))
+    begun = asking.ask(folder, token_file, tls, messages.SwitchPolicy(unit, " ".join(words)))
     console.print(begun.text, markup=False, highlight=False)
     with console.status("getting ready") if wait else nullcontext():
         while wait and begun.turning:
-            begun = _ask(folder, token_file, tls, messages.AwaitTurn(unit))
+            begun = asking.ask(folder, token_file, tls, messages.AwaitTurn(unit))
             if not begun.turning:
                 console.print(begun.text, markup=False, highlight=False)
 
@@ -323,7 +285,7 @@ def status(
     from understudy.core.policies import parse
     from understudy.runtime import messages
 
-    answer = _ask(state or _only_state(), token_file, _tls(tls_cert, tls_key, tls_ca), messages.Status())
+    answer = asking.ask(state or asking.only_state(), token_file, _tls(tls_cert, tls_key, tls_ca), messages.Status())
     if as_json:
         print(json.dumps(answer, indent=2))
         return
@@ -353,15 +315,6 @@ def status(
         table.add_row(name, telling.health(about["health"], time.time()), memory, f"{queues / 2**20:.1f} MiB", stages)
     console.print(table)
     console.print("bytes: " + ", ".join(f"{k} {v:,}" for k, v in answer["bytes"].items()), highlight=False)
-
-
-def _only_state() -> Path:
-    root = Path(".understudy")
-    found = sorted(p.parent for p in root.glob("*/coordinator.json")) if root.is_dir() else []
-    if len(found) != 1:
-        names = ", ".join(map(str, found)) or "none"
-        raise SetupError(f"found {len(found)} jobs under .understudy ({names}); say which one with --state")
-    return found[0]
 
 
 @app.command()
