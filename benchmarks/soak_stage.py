@@ -18,6 +18,7 @@ from understudy import job_files
 from understudy.cli import FAST_START
 from understudy.drill import newest_in
 from understudy.runtime.cluster import token_of
+from understudy.runtime.messages import Status
 from understudy.runtime.session import LocalRun, wait_for
 from understudy.runtime.wire import Peer
 
@@ -92,7 +93,7 @@ class Stage:
         try:
             peer = Peer(self.journal()["address"], token_of(self.out / "state"))
             try:
-                return peer.call("status", timeout_s=15).header
+                return peer.call(Status(), timeout_s=15).answer
             finally:
                 peer.close()
         except (flight.FlightError, OSError, ValueError):

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -248,16 +247,16 @@ def test_settings_and_masters_that_would_break_protection(tmp_path: Path) -> Non
 
 
 def test_a_host_says_where_others_reach_it(tmp_path: Path) -> None:
+    from understudy.runtime.messages import Join
     from understudy.runtime.wire import Server, Service
 
-    joined: list[dict[str, Any]] = []
+    joined: list[Join] = []
 
-    def join(header: dict[str, Any], body: bytes) -> dict[str, Any]:
-        joined.append(header)
-        os.kill(header["pid"], signal.SIGTERM)
-        return {}
+    def join(call: Join, body: bytes) -> None:
+        joined.append(call)
+        os.kill(call.pid, signal.SIGTERM)
 
-    server = Server("127.0.0.1:0", "t", Service(calls={"join": join}))
+    server = Server("127.0.0.1:0", "t", Service(calls={Join: join}))
     try:
         arguments = ("--name", "h1", "--coordinator", server.address, "--lazy-spark")
         failed(understudy(tmp_path, "host", *arguments, "--advertise", "here", UNDERSTUDY_TOKEN="t"), 3, "HOST:PORT")
@@ -265,5 +264,5 @@ def test_a_host_says_where_others_reach_it(tmp_path: Path) -> None:
         understudy(tmp_path, "host", *arguments, "--listen", "127.0.0.1:0", UNDERSTUDY_TOKEN="t")
     finally:
         server.shutdown()
-    addresses = [header["address"] for header in joined]
+    addresses = [call.address for call in joined]
     assert addresses[0] == "127.0.0.1:7777" != addresses[-1]

@@ -87,7 +87,7 @@ class Coordinator:
         self._ident = uuid.uuid4().hex
         self.begun = False
         """There is a plan that hosts have been sent."""
-        self.closed = False
+        self.closed = self._draining = False
         config.folder.mkdir(parents=True, exist_ok=True)
         service = wire.Service(calls={
             messages.Join: self.watch.join,
@@ -240,6 +240,8 @@ class Coordinator:
     def drain(self, timeout_s: float = 60.0) -> bool:
         """Let everything in flight finish and take the last checkpoints. True when it all was done in time."""
         deadline, stop = time.monotonic() + timeout_s, Stop(self.topology)
+        with self.changed:
+            self._draining = True
         while time.monotonic() < deadline and self.failure is None:
             for answer in self._ask_all(messages.Drain(stop.ask(self.failover.plan))).values():
                 stop.answered(answer)
@@ -313,6 +315,7 @@ class Coordinator:
             go=self.go,
             policies=self.choosing.chosen,
             spares=self.failover.spares(),
+            draining=self._draining,
         )
 
     def job_message(self) -> messages.TakeJob:

@@ -297,7 +297,7 @@ class Host:
             self.topology = self._defined.under(self.directory.policies.of)
             self.hosts, self.processes = sent.hosts, sent.processes
             self.spares_wanted = {unit for unit, host in sent.spares.items() if host == self.name}
-            self.go = max(self.go, sent.go)
+            self.go, self.draining = max(self.go, sent.go), sent.draining
             self.changed.notify_all()
         self.roles.agree()
         self.monitor.agree()

@@ -59,6 +59,8 @@ class TakePlan(Call[None], frozen=True):
     policies: dict[str, str]
     spares: dict[str, str]
     """Unit -> the host that would rebuild it by replay."""
+    draining: bool = False
+    """The job is being stopped. If its coordinator dies meanwhile, the next one goes on with it."""
 
 
 class Checked(Message, frozen=True):
