@@ -127,7 +127,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=3, help="kills of each kind")
     parser.add_argument("--million-kills", type=int, default=3, help="kills with a million keys")
-    parser.add_argument("--ten-million-kills", type=int, default=1, help="kills with ten million keys")
+    parser.add_argument("--ten-million-kills", type=int, default=2, help="kills with ten million keys")
     parser.add_argument("--before", default=BEFORE, help="commit to compare arming with; 'none' leaves that out")
     parser.add_argument("--out", type=Path, default=Path("out"))
     arguments = parser.parse_args()

@@ -27,7 +27,7 @@ PROMOTE_S = 0.05
 """From the decision until a standby that was held at the door has been let go, or a copy begins to send."""
 DELIVER_S = 0.05
 """From an epoch's being there until its consumers have it from another host than before."""
-OPEN_BYTES_PER_S = 16e9
+OPEN_BYTES_PER_S = 32e9
 """How fast state is taken over. It is open already, and nothing of it is read, but the more state, the more files are
 looked at and linked, and the first batch finds none of it in memory."""
 COLD_QUERY_S = 6.0

@@ -35,8 +35,8 @@ from understudy.sources import SparkSource
 if TYPE_CHECKING:
     from understudy.runtime.host import Host
 
-AGREEING = 32
-"""How many units become what a plan says at once. Some wait for other hosts meanwhile."""
+AGREEING = 1000
+"""How many units become what a plan says at once: all. One may wait for another, which must not wait for a thread."""
 
 
 class Overtaken(Exception):
