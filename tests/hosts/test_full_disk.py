@@ -66,4 +66,4 @@ def test_a_full_disk_costs_a_takeover_and_nothing_else(tmp_path: Path, ha: str, 
         said = [event["text"] for event in drill.coordinator.events if event["kind"] in ("threw", "unprotected")]
         result = drill.judge()
     assert (result["verdict"], result["disorder"]) == ("precise", [])
-    assert any("machine" in text or "cannot store" in text for text in said), said
+    assert any("machine" in text or "cannot stand by" in text for text in said), said
