@@ -355,9 +355,9 @@ class Coordinator:
                     self._look_whether_to_open()
                 case StandbyUnusable() | Turned() | StageThrew() as event:
                     self.handle(event)
-                case messages.Runs(unit, generation, stage, epoch):
+                case messages.Runs(unit, generation, stage) as runs:
                     self.opening.runs(stage, generation)
-                    self.say("running", f"{stage} runs on {host} after epoch {epoch}", unit=unit, host=host, t=report.t)
+                    self.say("running", telling.runs(runs, host), unit=unit, host=host, t=report.t)
                     self._tell_exposed(unit)
                     self._look_whether_to_open()
                 case messages.Armed(unit, generation, stage, spare):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from understudy.core.failover import CODE
+from understudy.core.policies.base import Want
 from understudy.core.saving import Saving
 from understudy.runtime import blame, wire
 from understudy.runtime.arrow_types import collect
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     from understudy.runtime.stage import RunningStage
 
 FOLDER = "operator"
-"""Of a checkpoint: ``operator/12`` is what the object's ``save`` returned after epoch 12."""
+"""Of a checkpoint: ``operator/12`` is what the object's ``save`` returned after batch 12, which is an epoch as Spark's
+batches are (``RunningStage.base``): a state may go on at a later epoch than it was saved at."""
 KEPT = 2
 """How many states are kept from before the trim point."""
 
@@ -103,7 +105,7 @@ class Living:
         if self.stage.stopping:  # and whoever said so found no process yet
             self._process.end()
         self._process.make()
-        saved = self._saves.read(self.stage.start_epoch)
+        saved = self._saves.read(self._batch(self.stage.start_epoch))
         if saved is not None:
             self._process.restore(saved)
 
@@ -118,7 +120,8 @@ class Living:
 
     def save_if_due(self, epoch: int) -> bool:
         """After an epoch was published. Returns whether the state after it was saved."""
-        if not self.stage.wants_version() or not self._saving.due(epoch, time.monotonic()):
+        wants, due = self.stage.wants(), self._saving.due(epoch, time.monotonic())
+        if Want.NOW not in wants and not (due and Want.AHEAD in wants):
             return False
         begin = time.monotonic()
         self._save(epoch)
@@ -128,28 +131,31 @@ class Living:
     def _save(self, epoch: int) -> None:
         """The state after ``epoch``, if the object is still there."""
         with self._busy:
-            if self._at == epoch and not self._saves.has(epoch) and self._process is not None:
-                self._saves.add(epoch, self._process.save())
+            if self._at == epoch and not self.has(epoch) and self._process is not None:
+                self._saves.add(self._batch(epoch), self._process.save())
+
+    def _batch(self, epoch: int) -> int:
+        return epoch - self.stage.base
 
     def has(self, epoch: int) -> bool:
-        return self._saves.has(epoch)
+        return self._saves.has(self._batch(epoch))
 
     def files_of(self, epoch: int) -> dict[str, Path]:
         """Where a stage stands still, it is asked for a state that was not saved ahead. Raises EngineFailed when the
         user's code fails at it, FileNotFoundError when the object has gone on."""
-        if epoch < 0:
+        if self._batch(epoch) < 0:
             return {}
         try:
             self._save(epoch)
         except (Threw, Died) as error:
             raise EngineFailed(*cause_of(error)) from error
-        return self._saves.files_of(epoch)
+        return self._saves.files_of(self._batch(epoch))
 
     def size(self) -> int:
         return self._saves.size()
 
     def trim(self, epoch: int) -> None:
-        self._saves.trim(epoch)
+        self._saves.trim(self._batch(epoch))
 
     def stop(self) -> None:
         if self._process is not None:

@@ -114,7 +114,8 @@ class SparkEngine:
 
     def _granted(self, after: int, *, version: bool) -> int | wire.Reply[Any]:
         self._asked = True
-        epoch = self.stage.next_epoch(after, version=version)
+        # A state that was saved some while ago goes on at a later epoch than the one that Spark's log ends with.
+        epoch = self.stage.next_epoch(max(after, self.stage.start_epoch), version=version)
         return wire.refuse(Refusal.STOPPED) if epoch is None else epoch
 
     def parts(self, input: str, epoch: int) -> messages.Partitioning:

@@ -105,6 +105,8 @@ def _needs_after(world: World, host: str, unit: str, stage: str) -> int | None:
     if not node.alive or here is None or here.primary or isinstance(here, SourceUnit):
         return None
     assert isinstance(here, Unit)
+    if here.policy.recovery == "saved" and not world.topology.stages[stage].needs_all_input:
+        return None  # it goes on with what its producers still have
     if here.policy.standby_runs:
         copy = here.copies.get(stage)
         return 0 if copy is None else copy.done + 1

@@ -48,7 +48,7 @@ class Unit(Member):
 
     def begin(self, start: str) -> None:
         """Start as primary."""
-        if start in ("newest", "replay"):
+        if start in ("newest", "replay", "saved"):
             self._beginning = start
             self._ask_where()
             return
@@ -56,8 +56,12 @@ class Unit(Member):
             self.copies[stage] = self._restored(stage) if start == "held" else self._fresh(stage)
         self._run()
 
-    def promote(self, generation: int) -> None:
+    def promote(self, generation: int, *, saved: bool = False) -> None:
         """From standby to primary: with what runs already, else with what is on disk."""
+        if saved:
+            self.generation, self.primary, self.fenced = generation, True, False
+            self.begin("saved")
+            return
         if self.risen and not all(map(self._serves, self.copies.values())):
             self.stand_down()
         self.generation, self.primary, self.risen = generation, True, False
@@ -133,7 +137,42 @@ class Unit(Member):
         outside = [(s, i) for s in self.shape.stages for i in stages[s].inputs if i not in self.shape.stages]
         if any(pair not in self._begin_at for pair in outside):
             return
+        if self._beginning == "saved":
+            self._resume_saved()
+        else:
+            self._begin_anew()
+        self._begin_at = {}
+        self._run()
+        wanted = self.host.directory.units.get(self.name)
+        if wanted is not None:
+            self.agree(wanted)
+
+    def _resume_saved(self) -> None:
+        """With the states that were saved, at what producers have kept."""
+        self._beginning = None
+        valid: dict[str, Place] = {}
+        for name in self.shape.stages:
+            shape = self.world.topology.stages[name]
+            places = [valid[i] if i in self.shape.stages else self._begin_at[name, i] for i in shape.inputs]
+            found = beginning.start(places, None, 1, newest=False)
+            copy = self._restored(name)
+            if copy.done < self.world.saved.get((name, self.key), -1):
+                self.world.violate(f"{name} on {self.host.name} has lost a state that was safe there")
+            resumed = beginning.resumed(copy.done, found)
+            if not found.lost and resumed.epoch > max(copy.done, self.world.acknowledged.get(name, -1)):
+                self.world.violate(f"{name} goes on after {resumed.epoch}, which nobody has acknowledged")
+            if not shape.needs_all_input:
+                at = resumed.epoch
+                copy = Copy(self, name, done=at, state=copy.state, first=at + 1, gap=at + 1)
+            elif resumed.skipped:
+                self.world.violate(f"{name} needs all its input, and lacks {resumed.skipped} epochs after {copy.done}")
+            self.copies[name] = copy
+            valid[name] = Place(copy.output.queue.first, lost=False)
+        self.host.tell(f"goes on with the saved states of {self.name}: {valid}")
+
+    def _begin_anew(self) -> None:
         lossy, self._beginning = self._beginning == "newest", None
+        stages = self.world.topology.stages
         lost_with = self.host.directory.lost_with.get(self.name)
         tolerates = self.host.directory.policies.of[self.name].tolerates
         valid: dict[str, Place] = {}
@@ -150,11 +189,6 @@ class Unit(Member):
             fresh, gap = self.world.job.fresh(name), first if start.lost else 0
             self.copies[name] = Copy(self, name, done=start.epoch - 1, state=fresh, first=first, gap=gap, row=start.row)
         self.host.tell(f"begins {self.name} without state: {valid}")
-        self._begin_at = {}
-        self._run()
-        wanted = self.host.directory.units.get(self.name)
-        if wanted is not None:
-            self.agree(wanted)
 
     # -- protection ---------------------------------------------------------------------------------------------------
 
