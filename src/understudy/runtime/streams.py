@@ -67,6 +67,11 @@ class Stream:
             self.host.changed.notify_all()
         return True
 
+    def show(self, epoch: int) -> None:
+        """Publish an epoch whose rows are there, or made when they are wanted. Call with ``host.changed`` held."""
+        self.queue.append(epoch)
+        self.host.changed.notify_all()
+
     def take(self, consumer: str, epoch: int, timeout_s: float, *, counts: bool = True) -> Answer:
         """Wait for ``epoch``. Returns (refusal, None) or (None, table). ``counts`` unless a copy of the consumer asks:
         only its primary's requests say how far it is. Where copies deliver as well, theirs lift back-pressure too."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from understudy.core import keeping
 from understudy.core.acks import FINAL
-from understudy.core.entries import Follower
+from understudy.core.entries import Follower, Leader
 from understudy.core.plans import UnitPlan
 from understudy.core.policies import Policy
 from understudy.sim.copies import Output
@@ -29,8 +29,8 @@ class SourceUnit(Member):
         self._standbys: dict[str, tuple[str, int]] | None = None
         """Standby, as ``standby_key`` names it -> (host, since). None until a plan has named them."""
         self.log = host.disk.logs.setdefault(self.stage, Log())
-        self._has: dict[str, int] = {}
-        """Standby -> up to where its log goes."""
+        self._leader = Leader(0)
+        """As primary: up to where the logs of its standbys go."""
         self._follower = Follower()
         self.stopped = False
         self._output = self._from_log()
@@ -49,8 +49,8 @@ class SourceUnit(Member):
 
     def _run(self) -> None:
         # Whatever was seen downstream is in this log: it was shared before it was shown.
-        self._output = self._from_log()
-        self._show_upto(self.log.end)
+        self._output, self._leader = self._from_log(), Leader(self.log.end, certain=self.log.base)
+        self._show()
         self.host.living.after(self.world.conditions.epoch_s, self._cut)
 
     def stop(self) -> None:
@@ -75,13 +75,15 @@ class SourceUnit(Member):
             self.world.trimmed(self.stage, trimmed)
 
     def agree(self, wanted: UnitPlan) -> None:
+        if self.fenced:
+            return
         standbys = keeping.standing(wanted)
-        if not self.fenced and standbys != self._standbys:
+        self._leader.aim(standbys, keeping.counted(wanted))
+        if standbys != self._standbys:
             self._standbys = standbys
             self.holdings.aim(standbys)
-            self._has = {key: n for key, n in self._has.items() if key in standbys}
             self._share()
-            self._show()
+        self._show()
 
     def _at(self) -> dict[str, tuple[str, int]]:
         return self._standbys or {}
@@ -111,7 +113,7 @@ class SourceUnit(Member):
 
     def _share(self) -> None:
         for key, (host, _) in self._at().items():
-            after = max(self._has.get(key, 0), self.log.base)
+            after = max(self._leader.at(key), self.log.base)
             news = (after, self.log.since(after), self.log.base)
             message = (self.generation, key, *news, self.host.name)
             self.world.send(self.host, host, self.name, "entries", message)
@@ -143,7 +145,7 @@ class SourceUnit(Member):
         if has < 0:
             self.fence()
             return
-        self._has[key] = max(has, self._has.get(key, 0))
+        self._leader.has(key, has)
         if has >= self.log.end:
             for told in self.holdings.held(key, self.stage):
                 self.host.report(told.event)
@@ -153,15 +155,7 @@ class SourceUnit(Member):
         """Publish what every standby has."""
         if self.stopped or not self.primary:
             return
-        end = self.log.end
-        for key in self._at():
-            has = self._has.get(key, 0)
-            if has < end:
-                end = has
-        self._show_upto(end)
-
-    def _show_upto(self, end: int) -> None:
-        for epoch in range(self._output.queue.next, end):
+        for epoch in range(self._output.queue.next, self._leader.shows(self.log.end)):
             value = self.log.entries[epoch - self.log.base]
             self.world.shown(self.stage, epoch, value)
             self._output.append(epoch, value)
@@ -170,5 +164,5 @@ class SourceUnit(Member):
         pass
 
     def retry(self) -> None:
-        if self.primary and not self.stopped and any(self._has.get(k, -1) < self.log.end for k in self._at()):
+        if self.primary and not self.stopped and any(self._leader.at(k) < self.log.end for k in self._at()):
             self._share()
