@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from understudy.core.keeping import Holdings
+from understudy.core.landed import Landed
 from understudy.core.plans import UnitPlan
 from understudy.core.policies import PassiveStandby
 from understudy.core.topology import StageShape, Topology, UnitShape
@@ -35,6 +36,7 @@ class FakeHost(SimpleNamespace):
             options=SimpleNamespace(replay={}),
             topology=TOPOLOGY,
             heartbeat=(0.5, 5),
+            landed=Landed(),
             serial=1,
             go=99,
             draining=False,

@@ -300,7 +300,7 @@ class Roles:
             if not found.promised:
                 self.host.report(messages.Gone(unit, generation, stage, base - 1))
                 return
-            where = {"start_epoch": base - 1, "base": base, "gap": base if found.lost else 0}
+            where = {"start_epoch": base - 1, "base": base, "gap": base if found.lost else 0, "landed": {}}
         spare = self._living_spare(stage)
         folder = self.host.stage_folder(stage)
         for other in folder.iterdir() if folder.is_dir() else []:
@@ -311,6 +311,9 @@ class Roles:
         primary = self.host.lead(
             stage, unit=unit, generation=generation, state=state, ready=ready, where=where, row=row
         )
+
+        with self.host.changed:
+            self.host.landed.skip(primary.output.queue)
 
         def begin() -> None:
             if spare is not None:
@@ -409,6 +412,8 @@ class Roles:
                     raise Overtaken
                 time.sleep(0.05)
             place = reply.answer
+            with self.host.changed:
+                self.host.landed.hears(place.landed)
             above = None if place.row_hosts is None else Row(frozenset(place.row_hosts), place.row_k)
             places.append(beginning.Place(place.epoch, place.lost, above))
         tolerates = self.host.topology.units[unit].policy.tolerates

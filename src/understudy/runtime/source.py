@@ -267,7 +267,7 @@ class EntriesAt:
         certain = min(source.log.trimmed + 1, len(entries))
         after = certain if self.has is None else self.has
         about = (source.unit, source.name, source.generation)
-        call = messages.Entries(*about, after, certain, entries[after:])
+        call = messages.Entries(*about, after, certain, dict(source.host.landed.known), entries[after:])
         try:
             reply = source.host.peer(self.host).call(call, category="checkpoint", timeout_s=2)
         except (flight.FlightError, pa.ArrowException, OSError):
@@ -318,6 +318,8 @@ class StandbySource(Standby):
                 taken = self._follower.take(call.generation, have, certain=call.certain, after=call.after)
                 if taken is None:
                     return wire.refuse(Refusal.FENCED)
+                with self.host.changed:
+                    self.host.landed.hears(call.landed)
                 self.log.truncate(taken.keep)
                 if taken.skip is not None and (new := call.entries[taken.skip :]):
                     self.log.append(new)

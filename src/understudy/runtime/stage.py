@@ -51,16 +51,18 @@ class Position(TypedDict):
     start_epoch: int
     base: int
     gap: int
+    landed: dict[str, int]
 
 
-FRESH: Position = {"start_epoch": -1, "base": 0, "gap": 0}
+FRESH: Position = {"start_epoch": -1, "base": 0, "gap": 0, "landed": {}}
 
 
 def position(manifest: dict[str, Any] | None) -> Position:
     """After the version that a manifest names; None: from nothing."""
     if manifest is None:
         return FRESH
-    return {"start_epoch": manifest["epoch"], "base": manifest["base"], "gap": manifest.get("gap", 0)}
+    gap, landed = manifest.get("gap", 0), manifest.get("landed", {})
+    return {"start_epoch": manifest["epoch"], "base": manifest["base"], "gap": gap, "landed": landed}
 
 
 class RunningStage(Primary):
@@ -78,20 +80,24 @@ class RunningStage(Primary):
         state: Path,
         start_epoch: int,
         base: int,
+        landed: dict[str, int],
         ready: Any = None,
         primary: bool = True,
         since: int | None = None,
         gap: int = 0,
         row: Row | None = None,
     ) -> None:
-        """``ready``: what was made ready of its engine. Not ``primary``: runs as a copy. With ``since``, the plan that
-        made this host a standby, its primary counts on it and is told how far it is. ``gap``: epochs before this one
-        were lost while the unit had no protection. ``row``: it is being rebuilt, and with whom."""
+        """``landed``: what sinks had when the state was captured. ``ready``: what was made ready of its engine. Not
+        ``primary``: runs as a copy. With ``since``, the plan that made this host a standby, its primary counts on it
+        and is told how far it is. ``gap``: epochs before this one were lost while the unit had no protection. ``row``:
+        it is being rebuilt, and with whom."""
         self.host, self.name, self.unit, self.generation = host, name, unit, generation
         self.primary, self.since = primary, since
         self.folder, self.state = folder, state
         self.start_epoch, self.base, self.gap, self.row = start_epoch, base, gap, row
         self.inputs = host.job.stages[name].inputs
+        with host.changed:
+            host.landed.hears(landed)
         self.granted = self.committed = start_epoch
         self.keepers: tuple[Keeper, ...] = ()
         """What protects it as a primary: one keeper; a second one while the unit changes to another policy."""
@@ -281,19 +287,22 @@ class RunningStage(Primary):
         self.host.later(self.engine.trimmed, epoch)
         self._tell(base.Acked(self.name, FINAL, epoch))
 
-    def copy_is_at(self, standby: str, epoch: int) -> int | Reply[Any]:
+    def copy_is_at(self, standby: str, epoch: int) -> messages.Trimmed | Reply[Any]:
         with self.host.changed:
             self.pace.copy_is_at(standby, epoch)
             self.host.changed.notify_all()
             for keeper in self.keepers:
                 keeper.handle(base.Pasted(self.name, standby, epoch))
             told = [keeper.machine.trimmed(self.name, standby) for keeper in self.keepers]
-            return max((epoch for epoch in told if epoch is not None), default=-1)
+            trimmed = max((epoch for epoch in told if epoch is not None), default=-1)
+            return messages.Trimmed(trimmed, dict(self.host.landed.known))
 
-    def trim(self, epoch: int) -> None:
-        """As a copy: all consumers are done with ``epoch``."""
+    def trim(self, told: messages.Trimmed) -> None:
+        """As a copy: this is what all consumers are done with."""
+        with self.host.changed:
+            self.host.landed.hears(told.landed)
         for consumer in self.output.queue.progress:
-            self.output.ack(consumer, min(epoch, self.output.queue.next - 1))
+            self.output.ack(consumer, min(told.epoch, self.output.queue.next - 1))
 
     def regenerate(self, epoch: int) -> pa.Table | None:
         """An epoch that this primary never had: lost without protection, under which policy it may be now; else never
@@ -317,7 +326,8 @@ class RunningStage(Primary):
                     for level, epoch in acks:
                         local.ack(self.name, epoch, level)
             elif producer is not None and acks:
-                call = messages.Ack(stream, self.name, self.host.name, self.unit, self.generation, tuple(acks))
+                about = (stream, self.name, self.host.name, self.unit, self.generation)
+                call = messages.Ack(*about, tuple(acks), dict(self.host.landed.known))
                 try:
                     reply = self.host.peer(producer).call(call, category="ack", timeout_s=5)
                 except (flight.FlightError, pa.ArrowException, OSError):
@@ -384,6 +394,7 @@ class RunningStage(Primary):
             "base": self.base,
             "gap": self.gap,
             "generation": self.generation,
+            "landed": dict(self.host.landed.known),
             "schema": self.host.kind(self.name).schema(self.name),
         }
 

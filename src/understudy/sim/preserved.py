@@ -94,7 +94,7 @@ class PreservedSource(Unit):
         seen = copy.output.queue.next
         first = min(copy.output.queue.first, seen)
         rows = [*(copy.output.values[e] for e in range(first, seen)), *cut]
-        return Version(seen + len(cut) - 1, copy.state, first, tuple(rows))
+        return Version(seen + len(cut) - 1, copy.state, first, tuple(rows), landed=self.host.landed.known)
 
     def _ship(self) -> None:
         """Bring the epoch to those that lack it."""

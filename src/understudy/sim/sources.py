@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from understudy.core import keeping
 from understudy.core.acks import FINAL
 from understudy.core.entries import Follower, Leader
+from understudy.core.landed import Known
 from understudy.core.plans import UnitPlan
 from understudy.core.policies import Policy
 from understudy.sim.copies import Output
@@ -36,6 +37,7 @@ class SourceUnit(Member):
         self._output = self._from_log()
 
     def _from_log(self) -> Output:
+        self.host.landed.hears(self.log.landed)
         return Output(self.world, self.stage, first=self.log.base)
 
     def begin(self, start: str) -> None:
@@ -71,7 +73,7 @@ class SourceUnit(Member):
     def acknowledged(self, stream: str, consumer: str, acks: Mapping[int, int]) -> None:
         if FINAL in acks and self._output.ack(consumer, acks[FINAL]) is not None:
             trimmed = self._output.queue.first - 1
-            self.log.forget(trimmed)
+            self.log.forget(trimmed, self.host.landed.known)
             self.world.trimmed(self.stage, trimmed)
 
     def agree(self, wanted: UnitPlan) -> None:
@@ -114,17 +116,25 @@ class SourceUnit(Member):
     def _share(self) -> None:
         for key, (host, _) in self._at().items():
             after = max(self._leader.at(key), self.log.base)
-            news = (after, self.log.since(after), self.log.base)
+            news = (after, self.log.since(after), self.log.base, self.host.landed.known)
             message = (self.generation, key, *news, self.host.name)
             self.world.send(self.host, host, self.name, "entries", message)
 
     def entries(
-        self, generation: int, key: str, after: int, values: tuple[int, ...], certain: int, sender: str
+        self,
+        generation: int,
+        key: str,
+        after: int,
+        values: tuple[int, ...],
+        certain: int,
+        landed: Known,
+        sender: str,
     ) -> None:
         """As standby: the primary's log after its first ``after`` entries; nobody needs the ``certain`` ones."""
         if self.host.directory.stale(self.name, generation):
             self._shared(sender, generation, key, -1)
         elif not self.primary and generation == self.generation and key == self.key:
+            self.host.landed.hears(landed)
             if self.log.end < certain:
                 self.log.replace(certain, ())
             taken = self._follower.take(generation, self.log.end, certain=certain, after=after)
@@ -133,7 +143,7 @@ class SourceUnit(Member):
             self.log.truncate(taken.keep)
             if taken.skip is not None:
                 self.log.entries += values[taken.skip :]
-            self.log.forget(certain)
+            self.log.forget(certain, self.host.landed.known)
             self._shared(sender, generation, key, self.log.end)
 
     def _shared(self, sender: str, generation: int, key: str, has: int) -> None:
