@@ -72,6 +72,20 @@ job.sink(speeds, us.sinks.parquet({sink!r}))
 """
 )
 
+SPARKED = (
+    HEAD
+    + """
+numbers = job.source("numbers", us.sources.spark(
+    lambda spark: spark.readStream.schema("n long").parquet({files!r})), host="h1", standbys=["h2"])
+
+@job.stage(numbers, host="h2", standbys=["h1"])
+def counts(numbers):
+    return numbers.groupBy((F.col("n") % 10).alias("digit")).agg(F.count("*").alias("c"))
+
+job.sink(counts, us.sinks.json_lines({sink!r}))
+"""
+)
+
 DIAMOND = (
     HEAD
     + """

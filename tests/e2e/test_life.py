@@ -24,7 +24,7 @@ import pytest
 from processes import end, start
 
 from authority import Authority
-from jobs import DIAMOND, IN_ORDER, PAIR, RARELY, REPLAYED, THROWS, WINDOWS, write_job
+from jobs import DIAMOND, IN_ORDER, PAIR, RARELY, REPLAYED, SPARKED, THROWS, WINDOWS, write_job
 from understudy.cli import FAST_START
 from understudy.drill import Drill
 from understudy.errors import StageFailed
@@ -253,6 +253,22 @@ def test_spark_source_diamond_and_two_sinks(tmp_path: Path) -> None:
     assert result["verdict"] == "precise", result
     even = ds.dataset(tmp_path / "drill" / "run" / "even-copy", format="parquet", exclude_invalid_files=True).to_table()
     assert sorted(even["n"].to_pylist()) == list(range(0, 1100, 2))
+
+
+def test_a_source_that_spark_reads_is_stopped_before_its_first_epoch(tmp_path: Path) -> None:
+    """And resumed: nothing was read, and nothing is missing."""
+    folder, sink = tmp_path / "files", tmp_path / "out"
+    folder.mkdir()
+    pq.write_table(pa.table({"n": list(range(100))}), folder / "a.parquet")
+    job = write_job(tmp_path, SPARKED, files=folder, sink=sink)
+    with LocalRun(job, tmp_path / "state", hosts=2, fresh=True, settings=FAST_START) as run:
+        assert run.stop(), "a clean stop"
+    assert epochs_in(sink) == []
+    with LocalRun(job, tmp_path / "state", hosts=2, settings=FAST_START) as run:
+        wait_for(lambda: len(epochs_in(sink)) > 2, 120, "output after the job was resumed")
+        assert run.stop(), "a clean stop"
+    table = ds.dataset(sink, format="json", exclude_invalid_files=True).to_table()
+    assert sorted(table["c"].to_pylist()) == [10] * 10
 
 
 ROLES = """

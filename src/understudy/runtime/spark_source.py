@@ -181,8 +181,11 @@ class SparkSourceStage(RunningStage):
             self.output.append(epoch, table)
 
     def _files(self, batch: int) -> dict[str, Path]:
-        """What the standby needs to go on after ``batch``, as if it were committed: it has its rows."""
+        """What the standby needs to go on after ``batch``, as if it were committed: it has its rows. Before the first
+        one that is where the source begins to read, if the query has looked by then."""
         needed = {"metadata": self.state / "metadata"}
+        if batch < 0:
+            return {name: path for name, path in needed.items() if path.exists()} | self._files_of("sources")
         for number in (batch - 1, batch):
             if number >= 0:
                 needed[f"offsets/{number}"] = self.state / "offsets" / str(number)
@@ -193,11 +196,11 @@ class SparkSourceStage(RunningStage):
         if batch > 0:
             needed[f"commits/{batch - 1}"] = before
         needed[f"commits/{batch}"] = commit
-        for root in ("sources", "queue"):
-            for path in sorted((self.state / root).rglob("*")):
-                if path.is_file() and not path.name.startswith("."):
-                    needed[str(path.relative_to(self.state))] = path
-        return needed
+        return needed | self._files_of("sources") | self._files_of("queue")
+
+    def _files_of(self, folder: str) -> dict[str, Path]:
+        files = (path for path in sorted((self.state / folder).rglob("*")) if not path.name.startswith("."))
+        return {str(path.relative_to(self.state)): path for path in files if path.is_file()}
 
     def on_trimmed(self, epoch: int) -> None:
         self.host.later(self._drop_rows, epoch)
@@ -208,11 +211,11 @@ class SparkSourceStage(RunningStage):
                 path.unlink(missing_ok=True)
 
     def drain(self, final: int) -> bool:
-        """Whoever came to keep the rows since the last epoch has yet to be brought it. Before the first there is
-        nothing to bring."""
+        """Whoever came to keep the rows since the last epoch has yet to be brought it. Also before the first: without
+        a version the job could not be resumed."""
         if self.committed < self.granted or self._inherited is not None:
             return False
-        return self.committed < 0 or self._preserver.is_safe(self.committed, self._files(self.committed - self.base))
+        return self._preserver.is_safe(self.committed, self._files(self.committed - self.base))
 
     def status(self) -> dict[str, Any]:
         return {**super().status(), "checkpoint": self._preserver.newest}
