@@ -164,6 +164,28 @@ job.sink(open, us.sinks.parquet({other!r}))
 """
 )
 
+NOTED = (
+    RATE
+    + """
+import time
+from pathlib import Path
+
+@job.stage(positions, host="h2", ha=us.UpstreamBackup())
+def open(positions):
+    timed = positions.withColumn("at", F.timestamp_seconds(1700000000 + F.col("id") / 2000))
+    windows = timed.withWatermark("at", "1 second").groupBy(F.window("at", "4 seconds"), "road")
+    return windows.agg(F.count("*").alias("cars"))
+
+def note(df, epoch):
+    rows = sorted((r["window"]["start"].timestamp(), r["road"], r["cars"]) for r in df.collect())
+    temporary = Path({notes!r}, f".{{epoch}}")
+    temporary.write_text(str(rows))
+    temporary.rename(Path({notes!r}, f"{{epoch}} {{time.time_ns()}}"))
+
+job.sink(open, us.sinks.foreach_epoch(note))
+"""
+)
+
 IN_ORDER = (
     RATE
     + """

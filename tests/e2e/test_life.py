@@ -24,7 +24,7 @@ import pytest
 from processes import end, start
 
 from authority import Authority
-from jobs import DIAMOND, IN_ORDER, PAIR, RARELY, REPLAYED, SPARKED, THROWS, WINDOWS, write_job
+from jobs import DIAMOND, IN_ORDER, NOTED, PAIR, RARELY, REPLAYED, SPARKED, THROWS, WINDOWS, write_job
 from understudy.cli import FAST_START
 from understudy.drill import Drill
 from understudy.errors import StageFailed
@@ -203,6 +203,29 @@ def test_upstream_backup_rebuilds_windows_by_replay(tmp_path: Path) -> None:
     assert len(closed) == len(keys) > 100, "each window closes once"
     whole = [sum(r["cars"] for r in closed if r["window"]["start"] == start) for start in sorted({s for s, _ in keys})]
     assert all(0 < rows < 4000 for rows in whole), "rows came late for them"
+
+
+def test_a_sink_is_given_windows_that_are_rebuilt_only_as_they_were(tmp_path: Path) -> None:
+    """A sink that cannot know what it has: what comes again, comes with the same rows."""
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    job = write_job(tmp_path, NOTED, notes=notes)
+
+    def noted() -> dict[int, set[str]]:
+        found: dict[int, set[str]] = {}
+        for path in notes.glob("[0-9]*"):
+            found.setdefault(int(path.name.split()[0]), set()).add(path.read_text())
+        return found
+
+    with LocalRun(job, tmp_path / "state", hosts=2, fresh=True, settings=FAST_START) as run:
+        wait_for(lambda: len(noted()) > 20, 180, "epochs of open windows")
+        last = max(noted())
+        run.hosts.signal(run.host_of("open"), signal.SIGKILL)
+        wait_for(lambda: max(noted()) > last + 5, 120, "output after the takeover")
+        assert run.stop(), "a clean stop"
+    epochs = noted()
+    assert sorted(epochs) == list(range(max(epochs) + 1))
+    assert [epoch for epoch, versions in epochs.items() if len(versions) > 1] == []
 
 
 def test_windows_are_rebuilt_also_right_after_a_clean_stop(tmp_path: Path) -> None:
