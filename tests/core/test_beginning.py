@@ -22,24 +22,28 @@ def queue() -> OutputQueue:
 
 
 def test_without_protection_it_begins_at_what_it_was_not_given_and_the_rest_is_lost(queue: OutputQueue) -> None:
-    assert place(queue, "c", newest=True, gap=0, row=None) == Place(6, lost=True)
+    assert place(queue, "c", newest=True, gap=0, row=None, landed={}) == Place(6, lost=True)
 
 
 def test_by_replay_it_begins_at_the_oldest_that_is_kept_for_it(queue: OutputQueue) -> None:
-    assert place(queue, "c", newest=False, gap=0, row=None) == Place(3, lost=False)
+    assert place(queue, "c", newest=False, gap=0, row=None, landed={}) == Place(3, lost=False)
 
 
 @pytest.mark.parametrize(("gap", "lost"), [(2, False), (3, True), (8, True)])
 def test_what_the_producer_has_lost_is_lost_to_its_consumers_too(queue: OutputQueue, gap: int, lost: bool) -> None:
-    assert place(queue, "c", newest=False, gap=gap, row=None) == Place(3, lost)
+    assert place(queue, "c", newest=False, gap=gap, row=None, landed={}) == Place(3, lost)
 
 
 def test_a_producer_that_is_being_rebuilt_says_so_as_long_as_it_may_lack_something() -> None:
     row = Row(frozenset(["h1"]), 1)
     rebuilt = OutputQueue(["c"], start=5, rebuilt=True)
-    assert place(rebuilt, "c", newest=False, gap=0, row=row).row == row
+    assert place(rebuilt, "c", newest=False, gap=0, row=row, landed={}).row == row
     kept = OutputQueue(["c"])
-    assert place(kept, "c", newest=False, gap=0, row=row).row is None
+    assert place(kept, "c", newest=False, gap=0, row=row, landed={}).row is None
+
+
+def test_it_is_told_what_sinks_have(queue: OutputQueue) -> None:
+    assert place(queue, "c", newest=False, gap=0, row=None, landed={"sink:out": 4}).landed == {"sink:out": 4}
 
 
 def test_the_latest_of_all_answers_counts() -> None:

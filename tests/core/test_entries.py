@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from understudy.core.entries import Follower, Taken
+from understudy.core.entries import Follower, Leader, Taken
 
 
 def test_what_a_dead_primary_showed_nobody_is_forgotten() -> None:
@@ -72,3 +72,55 @@ def test_what_was_seen_is_in_every_log_whatever_is_lost_late_or_repeated(seed: i
             assert all(log[: len(seen)] == seen for log in logs)
         leader = dice.randrange(3)
         has.clear()
+
+
+# -- what a primary shows ---------------------------------------------------------------------------------------------
+
+
+def test_what_is_cut_is_seen_when_every_standby_has_it() -> None:
+    leader = Leader(0)
+    assert leader.shows(1) == 0, "no plan has named the standbys yet"
+    leader.aim(["b#1", "c#1"], ["b#1"])
+    leader.has("b#1", 1)
+    assert leader.shows(1) == 0
+    leader.has("c#1", 1)
+    assert leader.shows(1) == 1
+
+
+def test_of_what_is_inherited_only_the_newest_may_be_unseen() -> None:
+    assert Leader(5).shows(5) == 4
+    assert Leader(5, certain=5).shows(5) == 5
+    assert Leader(0).shows(0) == 0
+
+
+def test_what_is_inherited_waits_for_those_that_the_plan_counts_on() -> None:
+    leader = Leader(5)
+    leader.aim(["b#1", "c#7"], ["b#1"])
+    assert leader.shows(5) == 4
+    leader.has("b#1", 4)
+    assert leader.shows(5) == 4
+    leader.has("b#1", 5)
+    assert leader.shows(5) == 5, "c has just come"
+    assert leader.shows(6) == 5, "what is cut now is another matter"
+
+
+def test_with_nobody_left_that_counts_all_is_seen_at_once() -> None:
+    leader = Leader(5)
+    leader.aim(["c#7"], [])
+    assert leader.shows(5) == 5 and leader.shows(6) == 5
+
+
+def test_whoever_is_lost_is_not_waited_for_and_what_was_seen_stays_so() -> None:
+    leader = Leader(5)
+    leader.aim(["b#1"], ["b#1"])
+    leader.aim([], [])
+    assert leader.shows(6) == 6
+    leader.aim(["d#9"], ["d#9"])
+    assert leader.shows(6) == 6
+
+
+def test_a_late_word_of_one_that_began_anew_counts_nothing() -> None:
+    leader = Leader(5)
+    leader.aim(["b#4"], ["b#4"])
+    leader.has("b#1", 5)
+    assert leader.shows(5) == 4 and leader.at("b#4") == 0

@@ -155,12 +155,41 @@ def test_a_unit_that_left_upstream_backup_turns_back_to_it_when_it_is_resumed(cl
 
 
 @pytest.mark.parametrize(
-    ("defined", "switched"), [(PASSIVE, UpstreamBackup()), (UpstreamBackup(k=2), UpstreamBackup()), (none, PASSIVE)]
+    ("defined", "switched"), [(PASSIVE, UpstreamBackup()), (UpstreamBackup(), UpstreamBackup(k=2)), (none, PASSIVE)]
 )
 def test_other_units_begin_again_under_what_the_job_says(defined: Policy, switched: Policy) -> None:
     machine = one_unit(defined, "B")
     machine.handle(HostJoined("A", {"u": 5}), 0.0)
     machine.adopt(Plan(7, {"u": UnitPlan(2, "B", policy=spell(switched))}))
+    machine.handle(Begin(resume=True, clean=True), 0.0)
+    assert (machine.plan.units["u"].policy, machine.plan.units["u"].turn) == (None, None)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_unit_that_was_edited_to_upstream_backup_turns_to_it_when_it_is_resumed(clean: bool) -> None:
+    """The journal says what the job said when it ran."""
+    machine = one_unit(UpstreamBackup(), "B")
+    machine.handle(HostJoined("A", {"u": 5}), 0.0)
+    before = one_unit(PASSIVE, "").defined
+    assert before == {"u": spell(PASSIVE)}
+    machine.adopt(Plan(7, {"u": UnitPlan(2, "B", ("A",), ("A",), since=(3,))}), before)
+    machine.handle(Begin(resume=True, clean=clean), 0.0)
+    unit = machine.plan.units["u"]
+    assert (unit.primary, unit.start, unit.standbys, unit.ready) == ("A", "held", ("B",), ())
+    assert (unit.policy, unit.turn) == (spell(PASSIVE), Turn(spell(UpstreamBackup()), 8))
+
+
+def test_producers_that_kept_enough_for_one_host_must_keep_more_for_two() -> None:
+    machine = one_unit(UpstreamBackup(k=2), "AB")
+    machine.adopt(Plan(7, {"u": UnitPlan(2, "B")}), {"u": spell(UpstreamBackup())})
+    machine.handle(Begin(resume=True, clean=True), 0.0)
+    unit = machine.plan.units["u"]
+    assert (unit.policy, unit.turn) == (spell(UpstreamBackup()), Turn(spell(UpstreamBackup(k=2)), 8))
+
+
+def test_what_a_journal_does_not_say_is_as_the_job_says_now() -> None:
+    machine = one_unit(UpstreamBackup(), "AB")
+    machine.adopt(Plan(7, {"u": UnitPlan(2, "B")}))
     machine.handle(Begin(resume=True, clean=True), 0.0)
     assert (machine.plan.units["u"].policy, machine.plan.units["u"].turn) == (None, None)
 

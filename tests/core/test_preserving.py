@@ -48,3 +48,22 @@ def test_a_host_that_began_anew_has_nothing_and_a_late_word_of_it_counts_nothing
     assert machine.left() == ["b#5"]
     machine.aim(["b#1"])
     assert machine.left() == ["b#1"], "it was let go of in between"
+
+
+def test_what_is_inherited_waits_for_those_that_the_plan_counts_on() -> None:
+    machine = Preserving()
+    machine.begin(inherited=True)
+    machine.aim(["b#1", "c#7"], ["b#1"])
+    assert not machine.may_be_seen()
+    machine.safe_at("b#1")
+    assert machine.may_be_seen() and not machine.done(), "c has just come"
+    machine.begin()
+    machine.safe_at("b#1")
+    assert not machine.may_be_seen(), "what is cut now is another matter"
+
+
+def test_with_nobody_left_that_counts_what_is_inherited_may_be_seen_at_once() -> None:
+    machine = Preserving()
+    machine.begin(inherited=True)
+    machine.aim(["c#7"])
+    assert machine.may_be_seen() and machine.left() == ["c#7"]

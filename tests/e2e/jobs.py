@@ -72,6 +72,20 @@ job.sink(speeds, us.sinks.parquet({sink!r}))
 """
 )
 
+SPARKED = (
+    HEAD
+    + """
+numbers = job.source("numbers", us.sources.spark(
+    lambda spark: spark.readStream.schema("n long").parquet({files!r})), host="h1", standbys=["h2"])
+
+@job.stage(numbers, host="h2", standbys=["h1"])
+def counts(numbers):
+    return numbers.groupBy((F.col("n") % 10).alias("digit")).agg(F.count("*").alias("c"))
+
+job.sink(counts, us.sinks.json_lines({sink!r}))
+"""
+)
+
 DIAMOND = (
     HEAD
     + """
@@ -147,6 +161,28 @@ def open(positions):  # its time is made inside of it, and jumps back now and th
 
 job.sink(closed, us.sinks.parquet({sink!r}))
 job.sink(open, us.sinks.parquet({other!r}))
+"""
+)
+
+NOTED = (
+    RATE
+    + """
+import time
+from pathlib import Path
+
+@job.stage(positions, host="h2", ha=us.UpstreamBackup())
+def open(positions):
+    timed = positions.withColumn("at", F.timestamp_seconds(1700000000 + F.col("id") / 2000))
+    windows = timed.withWatermark("at", "1 second").groupBy(F.window("at", "4 seconds"), "road")
+    return windows.agg(F.count("*").alias("cars"))
+
+def note(df, epoch):
+    rows = sorted((r["window"]["start"].timestamp(), r["road"], r["cars"]) for r in df.collect())
+    temporary = Path({notes!r}, f".{{epoch}}")
+    temporary.write_text(str(rows))
+    temporary.rename(Path({notes!r}, f"{{epoch}} {{time.time_ns()}}"))
+
+job.sink(open, us.sinks.foreach_epoch(note))
 """
 )
 

@@ -24,7 +24,7 @@ import pytest
 from processes import end, start
 
 from authority import Authority
-from jobs import DIAMOND, IN_ORDER, PAIR, RARELY, REPLAYED, THROWS, WINDOWS, write_job
+from jobs import DIAMOND, IN_ORDER, NOTED, PAIR, RARELY, REPLAYED, SPARKED, THROWS, WINDOWS, write_job
 from understudy.cli import FAST_START
 from understudy.drill import Drill
 from understudy.errors import StageFailed
@@ -205,6 +205,29 @@ def test_upstream_backup_rebuilds_windows_by_replay(tmp_path: Path) -> None:
     assert all(0 < rows < 4000 for rows in whole), "rows came late for them"
 
 
+def test_a_sink_is_given_windows_that_are_rebuilt_only_as_they_were(tmp_path: Path) -> None:
+    """A sink that cannot know what it has: what comes again, comes with the same rows."""
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    job = write_job(tmp_path, NOTED, notes=notes)
+
+    def noted() -> dict[int, set[str]]:
+        found: dict[int, set[str]] = {}
+        for path in notes.glob("[0-9]*"):
+            found.setdefault(int(path.name.split()[0]), set()).add(path.read_text())
+        return found
+
+    with LocalRun(job, tmp_path / "state", hosts=2, fresh=True, settings=FAST_START) as run:
+        wait_for(lambda: len(noted()) > 20, 180, "epochs of open windows")
+        last = max(noted())
+        run.hosts.signal(run.host_of("open"), signal.SIGKILL)
+        wait_for(lambda: max(noted()) > last + 5, 120, "output after the takeover")
+        assert run.stop(), "a clean stop"
+    epochs = noted()
+    assert sorted(epochs) == list(range(max(epochs) + 1))
+    assert [epoch for epoch, versions in epochs.items() if len(versions) > 1] == []
+
+
 def test_windows_are_rebuilt_also_right_after_a_clean_stop(tmp_path: Path) -> None:
     """What an open window was made of was read before the stop, and is still there after it."""
     sink = tmp_path / "out"
@@ -253,6 +276,22 @@ def test_spark_source_diamond_and_two_sinks(tmp_path: Path) -> None:
     assert result["verdict"] == "precise", result
     even = ds.dataset(tmp_path / "drill" / "run" / "even-copy", format="parquet", exclude_invalid_files=True).to_table()
     assert sorted(even["n"].to_pylist()) == list(range(0, 1100, 2))
+
+
+def test_a_source_that_spark_reads_is_stopped_before_its_first_epoch(tmp_path: Path) -> None:
+    """And resumed: nothing was read, and nothing is missing."""
+    folder, sink = tmp_path / "files", tmp_path / "out"
+    folder.mkdir()
+    pq.write_table(pa.table({"n": list(range(100))}), folder / "a.parquet")
+    job = write_job(tmp_path, SPARKED, files=folder, sink=sink)
+    with LocalRun(job, tmp_path / "state", hosts=2, fresh=True, settings=FAST_START) as run:
+        assert run.stop(), "a clean stop"
+    assert epochs_in(sink) == []
+    with LocalRun(job, tmp_path / "state", hosts=2, settings=FAST_START) as run:
+        wait_for(lambda: len(epochs_in(sink)) > 2, 120, "output after the job was resumed")
+        assert run.stop(), "a clean stop"
+    table = ds.dataset(sink, format="json", exclude_invalid_files=True).to_table()
+    assert sorted(table["c"].to_pylist()) == [10] * 10
 
 
 ROLES = """

@@ -8,6 +8,7 @@ import pytest
 
 from understudy.core.acks import FINAL
 from understudy.core.directory import Directory
+from understudy.core.entries import Leader
 from understudy.core.policies import PassiveStandby, StageRole, UpstreamBackup
 from understudy.core.policies.base import AckUpstream, Capture, Committed, Effect, Event, Placed
 from understudy.core.policies.passive import Sweeping
@@ -123,12 +124,8 @@ def test_no_fencing_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_source_that_shows_before_it_shares_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     from understudy.sim.sources import SourceUnit
 
-    def show(self: SourceUnit) -> None:
-        if self.primary and not self.stopped:
-            self._show_upto(self.log.end)
-
     job = uniform(SHAPES["chain"], PassiveStandby(every=0.1))
-    monkeypatch.setattr(SourceUnit, "_show", show)
+    monkeypatch.setattr(Leader, "shows", lambda self, end: end)
     monkeypatch.setattr(SourceUnit, "_share", lambda self: None)
     found = complaints(lambda: job, "kill")
     assert any("different" in text or "again as" in text for text in found)

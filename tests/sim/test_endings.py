@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from understudy.core.directory import Policies
 from understudy.core.draining import Stop
 from understudy.core.failover import Effect, StageThrew, StopJob
+from understudy.core.operators import Window
 from understudy.core.plans import Plan, UnitPlan
 from understudy.core.policies import Policy, UpstreamBackup
 from understudy.core.topology import Topology
@@ -122,6 +124,38 @@ def test_a_unit_that_left_upstream_backup_is_safe_when_the_job_begins_again(swit
     world.engine.after(0.5, world.hosts[host].restart)
     finish(world, saboteur)
     assert not saboteur.beyond and judge(world) == []
+    assert world.coordinator.failover.topology.units["b"].policy == UpstreamBackup()
+
+
+@pytest.mark.parametrize("was", ["sweeping", "individual", "active", "hybrid", "none"])
+def test_a_unit_whose_policy_was_edited_while_the_job_stood_still_is_safe_when_it_begins_again(was: str) -> None:
+    """Under upstream backup, the file says now. It is when its producers keep enough: a host dies in the first
+    moment."""
+    job = replace(uniform(SHAPES["chain"], UpstreamBackup()), windows={"b": Window(0.5, 0.3)})
+    edited = job.topology
+    world = World(
+        replace(job, topology=edited.under({"b": POLICIES[was]})), hosts=4, conditions=Conditions(epochs=30)
+    )
+    world.story = []
+    saboteur = Saboteur(world, [])
+
+    def edit() -> None:
+        world.job, world.topology, world.policies = job, edited, Policies(edited)
+        world.end()
+        world.engine.after(0.2, world.begin_again)
+
+    world.engine.run(1.4)
+    world.on_stopped = edit
+    assert world.coordinator.stop()
+    while not told(world, "begins again"):
+        world.engine.run(world.engine.now + 0.01)
+    world.engine.run(world.engine.now + 0.05)
+    host = world.coordinator.failover.plan.units["b"].primary
+    assert host is not None
+    world.hosts[host].crash()
+    world.engine.after(0.5, world.hosts[host].restart)
+    finish(world, saboteur)
+    assert judge(world, saboteur.unprotected) == []
     assert world.coordinator.failover.topology.units["b"].policy == UpstreamBackup()
 
 
@@ -302,7 +336,7 @@ def test_calling_a_job_clean_that_died_is_caught(monkeypatch: pytest.MonkeyPatch
 
     def clean(self: Coordinator) -> None:
         if self.journal is not None:
-            self.journal = type(self.journal)(self.journal.plan, self.journal.lives, "stopped")
+            self.journal = replace(self.journal, state="stopped")
         begin(self)
 
     monkeypatch.setattr(Coordinator, "_begin", clean)

@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from understudy.core.landed import Landed
 from understudy.core.operators import Window
+from understudy.core.topology import Topology
 from understudy.core.windows import Windows
 from understudy.sim.checks import judge, undrained
 from understudy.sim.copies import Copy
 from understudy.sim.faults import STOP, Fault, Saboteur, Switching
-from understudy.sim.fuzz import POLICIES, SHAPES, Story, finish, finish_and_judge, uniform
+from understudy.sim.fuzz import POLICIES, SHAPES, Story, finish, finish_and_judge, job_of, shape, uniform
 from understudy.sim.model import SimJob, event_ms
 from understudy.sim.nodes import Conditions, World
 
@@ -125,3 +127,68 @@ def test_forgetting_over_a_stop_what_windows_are_made_of_is_caught(monkeypatch: 
     assert killed_after_a_stop() == []
     monkeypatch.setattr(Copy, "windows_until", lambda self, epoch: None)
     assert any("different" in text or "lost" in text for text in killed_after_a_stop())
+
+
+def test_rows_of_windows_that_are_not_whole_yet_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sink that does not know what it has would be given them in the place of what it was given before."""
+    harm = Fault("kill", 1.5, 0.5, 0)
+    assert complaints(windowed("upstream"), harm) == []
+    monkeypatch.setattr(Landed, "skip", lambda self, queue: None)
+    assert any("and again as" in text for text in complaints(windowed("upstream"), harm))
+
+
+@pytest.mark.parametrize("units", [None, {"a": "ab", "b": "ab"}], ids=["apart", "together"])
+@pytest.mark.parametrize("producer", ["sweeping", "individual", "active", "eager", "upstream"])
+def test_a_producer_that_took_over_knows_what_sinks_have(producer: str, units: dict[str, str] | None) -> None:
+    """The windowed stage that it feeds dies with its predecessor."""
+    stages = shape({"s": (), "p": ("s",), "a": ("p",), "b": ("a",)}, {"a": ("early",), "b": ("late",)})
+    names = {"p": POLICIES[producer], "a": POLICIES["upstream"], "b": POLICIES["upstream"]}
+    if units:
+        names = {"p": POLICIES[producer], "ab": POLICIES["upstream"]}
+    for seed in range(6):
+        job = job_of(stages, names, span={"p": 1, "a": 1, "b": 1}, units=units)
+        apart = {"s": {"primary": "h4", "standbys": ("h5",)}, "p": {"primary": "h1", "standbys": ("h2",)}}
+        shapes = [replace(u, **apart.get(name, {"primary": "h1"})) for name, u in job.topology.units.items()]
+        job = replace(job, topology=Topology.build(job.topology.stages.values(), shapes))
+        job = replace(job, windows={"a": LONG, "b": LONG})
+        world = World(job, hosts=5, seed=seed, conditions=Conditions(epochs=40))
+        saboteur = Saboteur(world, [])
+        world.engine.run(1.8 + 0.037 * seed)
+        assert world.coordinator.journalled.units["p"].primary == "h1"
+        world.hosts["h1"].crash()
+        finish(world, saboteur)
+        assert judge(world) == []
+
+
+@pytest.mark.parametrize("source", ["logged", "preserved"])
+@pytest.mark.parametrize("policy", REPLAYED)
+def test_a_source_that_moved_knows_what_sinks_have(policy: str, source: str) -> None:
+    """Long after the beginning, the host of the source and of what it feeds dies."""
+    for seed in range(4):
+        job = windowed(policy)
+        shapes = [replace(u, primary="h1") for u in job.topology.units.values()]
+        job = replace(job, topology=Topology.build(job.topology.stages.values(), shapes))
+        job = replace(job, preserved=["s"] if source == "preserved" else [])
+        world = World(job, hosts=5, seed=seed, conditions=Conditions(epochs=90))
+        saboteur = Saboteur(world, [])
+        world.engine.run(7.6 + 0.037 * seed)
+        world.hosts["h1"].crash()
+        finish(world, saboteur)
+        assert judge(world) == []
+
+
+@pytest.mark.parametrize("stage", ["a", "b"])
+def test_after_a_stop_it_is_known_what_sinks_have(stage: str) -> None:
+    """A host dies before the stage that it leads has said anything. By then the log of the source was shortened."""
+    for ms in range(0, 40, 4):
+        world = World(windowed("upstream"), hosts=5, conditions=Conditions(epochs=110))
+        world.story = []
+        saboteur = Saboteur(world, [Fault(STOP, 7.6, 0.2, 0)])
+        while not any("begins again" in line for _, line in world.story):
+            world.engine.run(world.engine.now + 0.002)
+        world.engine.run(world.engine.now + ms / 1000)
+        host = world.coordinator.failover.plan.units[stage].primary
+        assert host is not None
+        world.hosts[host].crash()
+        finish(world, saboteur)
+        assert not saboteur.beyond and judge(world) == []

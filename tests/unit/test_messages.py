@@ -67,6 +67,9 @@ def test_a_journal_keeps_what_it_was_given_and_says_when_it_is_damaged(tmp_path:
     kept = Kept("running", "i", "127.0.0.1:2", {"a": "127.0.0.1:1"}, {"a": 17}, {"a": "p"}, {}, PLAN)
     journal.write(kept)
     assert journal.read() == kept
+    said = msgspec.structs.replace(kept, defined={"u": "passive-standby"})
+    journal.write(said)
+    assert journal.read() == said
     for nonsense in ("{", "{}", "[]"):
         (tmp_path / "journal.json").write_text(nonsense)
         with pytest.raises(SetupError, match=r"journal\.json is damaged .*start over with --fresh"):

@@ -8,8 +8,9 @@ and simulated ones only carry the questions and answers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from understudy.core.landed import Known
 from understudy.core.policies.upstream import Row
 from understudy.core.queue import OutputQueue
 
@@ -23,6 +24,8 @@ class Place:
     """What was before it is lost for good, not only no longer needed."""
     row: Row | None = None
     """Who is being rebuilt there, and may lack what the consumer needs."""
+    landed: Known = field(default_factory=dict)
+    """What sinks below had when the producer let go of what was before, or more."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +43,12 @@ class Start:
         return self.row is None or self.row.promised
 
 
-def place(queue: OutputQueue, consumer: str, *, newest: bool, gap: int, row: Row | None) -> Place:
+def place(queue: OutputQueue, consumer: str, *, newest: bool, gap: int, row: Row | None, landed: Known) -> Place:
     """What the producing end of a stream answers. ``gap``: epochs before this one were lost without protection.
-    ``row``: with whom the producer is being rebuilt itself."""
+    ``row``: with whom the producer is being rebuilt itself. ``landed``: what its host knows of sinks."""
     progress = queue.progress[consumer]
     epoch = progress.given + 1 if newest else max(queue.first, progress.acked + 1)
-    return Place(epoch, newest or epoch <= gap, row if queue.owes(consumer) else None)
+    return Place(epoch, newest or epoch <= gap, row if queue.owes(consumer) else None, landed)
 
 
 def start(places: Sequence[Place], lost_with: str | None, tolerates: int, *, newest: bool) -> Start:

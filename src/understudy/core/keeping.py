@@ -57,6 +57,11 @@ def standing(some: Standbys, own: str | None = None) -> dict[str, tuple[str, int
     return {base.standby_key(host, since): (host, since) for host, since in pairs}
 
 
+def counted(some: Standbys) -> list[str]:
+    """Those standbys that the plan counts on, as ``standby_key`` names them."""
+    return [key for key, (host, _) in standing(some).items() if host in some.ready]
+
+
 class Serves(Protocol):
     def serves(self, policy: Policy) -> bool: ...
 

@@ -146,7 +146,7 @@ class Coordinator:
             return False
         self.choosing.go_on_with(kept)
         with self.changed:
-            self.failover.adopt(kept.plan)
+            self.failover.adopt(kept.plan, kept.defined)
             self.fleet.addresses, self.fleet.pids, self.fleet.processes = kept.hosts, kept.pids, kept.processes
             self._ident = kept.ident
             self.begun = self.watch.accepting = True
@@ -203,7 +203,7 @@ class Coordinator:
                         f"the job's units changed from {sorted(known)} to {sorted(self.topology.units)} since it "
                         "stopped; start over with --fresh"
                     )
-                self.failover.adopt(journal.plan)
+                self.failover.adopt(journal.plan, journal.defined)
                 self._require_holds(clean)
             self.begun = True
             self.handle(failover.Begin(resume=journal is not None, clean=clean))
@@ -334,14 +334,11 @@ class Coordinator:
     def _write_journal(self, state: Literal["running", "stopped"]) -> None:
         with self.changed:
             self.journal.write(Kept(
-                state=state,
-                ident=self._ident,
-                address=self.address,
-                hosts=self.hosts,
-                pids=self.pids,
-                processes=self.processes,
+                state=state, ident=self._ident, address=self.address,
+                hosts=self.hosts, pids=self.pids, processes=self.processes,
                 policies=self.choosing.chosen,
                 plan=self.failover.plan,
+                defined=self.failover.defined,
             ))
 
     def _on_report(self, report: messages.Report, body: bytes) -> Reply[Any] | None:

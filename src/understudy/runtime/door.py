@@ -74,6 +74,7 @@ class Door:
         if get.counts:
             if not stream.hears(get.consumer, get.generation, near=self._near(get)):
                 return wire.refused_stream(Refusal.FENCED)
+            self._hear_of_sinks(get.landed)
             for level, epoch in get.acks:
                 stream.ack(get.consumer, epoch, level)
         asked = time.monotonic()
@@ -97,10 +98,18 @@ class Door:
             if not stream.queue.hears(call.consumer, call.generation, near=self._near(call)):
                 return refuse(Refusal.FENCED)
             led = stream.producer
-            found = beginning.place(stream.queue, call.consumer, newest=call.newest, gap=led.gap, row=led.row)
+            queue, landed = stream.queue, self.host.landed.known
+            found = beginning.place(
+                queue, call.consumer, newest=call.newest, gap=led.gap, row=led.row, landed=landed
+            )
         if found.row is None:
-            return messages.Place(found.epoch, found.lost)
-        return messages.Place(found.epoch, found.lost, tuple(found.row.hosts), found.row.k)
+            return messages.Place(found.epoch, found.lost, dict(found.landed))
+        return messages.Place(found.epoch, found.lost, dict(found.landed), tuple(found.row.hosts), found.row.k)
+
+    def _hear_of_sinks(self, landed: dict[str, int]) -> None:
+        """Before anything is let go of because of what they have."""
+        with self.host.changed:
+            self.host.landed.hears(landed)
 
     def _ack(self, call: messages.Ack, body: bytes) -> Reply[Any] | None:
         if self._stale(call):
@@ -110,6 +119,7 @@ class Door:
             return refuse(Refusal.ELSEWHERE)
         if not stream.hears(call.consumer, call.generation, near=self._near(call)):
             return refuse(Refusal.FENCED)
+        self._hear_of_sinks(call.landed)
         for level, epoch in call.acks:
             stream.ack(call.consumer, epoch, level)
         return None
@@ -130,7 +140,7 @@ class Door:
             return refuse(Refusal.ELSEWHERE)
         return act(standby)
 
-    def _copy_at(self, call: messages.CopyAt, body: bytes) -> int | Reply[Any]:
+    def _copy_at(self, call: messages.CopyAt, body: bytes) -> messages.Trimmed | Reply[Any]:
         if self._stale(call):
             return refuse(Refusal.FENCED)
         primary = self.host.primary(call.stage)

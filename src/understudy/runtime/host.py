@@ -28,6 +28,7 @@ import pyarrow as pa
 from understudy import job_files
 from understudy.core.directory import Directory
 from understudy.core.keeping import Report
+from understudy.core.landed import Landed
 from understudy.core.policies import Policy, parse
 from understudy.core.policies.upstream import Row
 from understudy.errors import SetupError
@@ -92,6 +93,8 @@ class Host:
         self.rows: Counter[str] = Counter()
         self.published: Counter[str] = Counter()
         """Rows and bytes of every stream that were produced here."""
+        self.landed = Landed()
+        """What sinks have. Under ``changed``."""
         self.cores = os.cpu_count() or 1
         self.job: Job = Job("none-yet")
         self.directory = Directory(self.name)
@@ -250,6 +253,7 @@ class Host:
             self._plans = None
             self.rows.clear()
             self.published.clear()
+            self.landed = Landed()
             self._use_policies(sent.policies)
 
     @property

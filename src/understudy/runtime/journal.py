@@ -24,6 +24,8 @@ class Kept(msgspec.Struct, frozen=True):
     policies: dict[str, str]
     """Unit -> what was chosen for it in the place of a goal."""
     plan: Plan
+    defined: dict[str, str] = {}
+    """Unit -> what protects it as the job said when it ran. The job may be edited before it runs again."""
 
 
 class Journal:

@@ -125,6 +125,8 @@ class Ack(Call[None], frozen=True):
     generation: int
     acks: tuple[tuple[int, int], ...]
     """(level, epoch)"""
+    landed: dict[str, int]
+    """What sinks have (``core.landed``)."""
 
 
 class EpochAbout(Message, frozen=True):
@@ -145,6 +147,8 @@ class Epoch(Get[EpochAbout], frozen=True):
     unit: str
     generation: int
     acks: tuple[tuple[int, int], ...]
+    landed: dict[str, int]
+    """What sinks have (``core.landed``)."""
     counts: bool
     """Asked by a primary: what it has asked for, it has."""
 
@@ -158,6 +162,8 @@ class Peek(Get[None], frozen=True):
 class Place(Message, frozen=True):
     epoch: int
     lost: bool
+    landed: dict[str, int]
+    """What sinks have (``core.landed``)."""
     row_hosts: tuple[str | None, ...] | None = None
     row_k: int = 0
     """The row of units that is being rebuilt above, if one is."""
@@ -184,8 +190,16 @@ class Paste(Call[int | None], frozen=True):
     """See ``parts.py``."""
 
 
-class CopyAt(Call[int], frozen=True):
-    """A copy has processed an epoch. Answered with what all consumers are done with."""
+class Trimmed(Message, frozen=True):
+    """What all consumers are done with."""
+
+    epoch: int
+    landed: dict[str, int]
+    """What sinks have (``core.landed``)."""
+
+
+class CopyAt(Call[Trimmed], frozen=True):
+    """A copy has processed an epoch. Answered with what it may trim."""
 
     unit: str
     stage: str
@@ -204,6 +218,8 @@ class Entries(Call[int], frozen=True):
     """How many come before these."""
     certain: int
     """How many are the same in every log: all consumers are done with them."""
+    landed: dict[str, int]
+    """What sinks have (``core.landed``)."""
     entries: list[Any]
 
 

@@ -110,7 +110,7 @@ class Primary(Role):
     def on_progress(self) -> None:
         """Consumers have got further. Call with ``host.changed`` held."""
 
-    def copy_is_at(self, standby: str, epoch: int) -> int | Reply[Any]:
+    def copy_is_at(self, standby: str, epoch: int) -> messages.Trimmed | Reply[Any]:
         """A copy has processed ``epoch``. Returns what all consumers are done with."""
         return refuse(Refusal.ELSEWHERE)
 

@@ -316,6 +316,9 @@ class Roles:
             stage, unit=unit, generation=generation, state=state, ready=ready, where=where, row=row
         )
 
+        with self.host.changed:
+            self.host.landed.skip(primary.output.queue)
+
         def begin() -> None:
             if spare is not None:
                 spare.release()
@@ -422,6 +425,8 @@ class Roles:
                     raise Overtaken
                 time.sleep(0.05)
             place = reply.answer
+            with self.host.changed:
+                self.host.landed.hears(place.landed)
             above = None if place.row_hosts is None else Row(frozenset(place.row_hosts), place.row_k)
             places.append(beginning.Place(place.epoch, place.lost, above))
         tolerates = self.host.topology.units[unit].policy.tolerates

@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from understudy.core.beginning import Start
-from understudy.core.entries import Follower
+from understudy.core.entries import Follower, Leader
 from understudy.core.failover import StageThrew
-from understudy.core.keeping import Charge, Holdings, standing
+from understudy.core.keeping import Charge, Holdings, counted, standing
 from understudy.core.plans import UnitPlan
 from understudy.runtime import blame, messages, wire
 from understudy.runtime.role import Primary, Standby, Succession
@@ -97,7 +97,9 @@ class SourceStage(Primary):
         self.resumed_at: float | None = None
         # Any epoch so far can be read again from its entry; a consumer that asks where to begin need not go back to
         # those that are done with.
-        self.output = Stream(self, start=len(log.entries), first=log.trimmed + 1)
+        self._inherited = len(log.entries)
+        self._leader = Leader(self._inherited, certain=log.trimmed + 1)
+        self.output = Stream(self, start=self._leader.shows(self._inherited), first=log.trimmed + 1)
         self._cursor = host.job.stages[name].source.open(log.entries)  # type: ignore[union-attr]
         self._replay: list[Entry] = host.options.replay.get(name, [])
         self._standbys: list[EntriesAt] | None = None
@@ -154,13 +156,20 @@ class SourceStage(Primary):
         if self.host.options.replay and len(self.log.entries) >= len(self._replay):
             return False  # a replay ends where the recording ended
         may_cut = self._standbys is not None and len(self.log.entries) < self.host.go and not self.host.draining
-        return may_cut and self.output.queue.ahead == 0
+        seen = self.output.queue.next == len(self.log.entries)
+        return may_cut and seen and self.output.queue.ahead == 0
+
+    def _show_inherited(self) -> None:
+        """Call with ``host.changed`` held."""
+        while self.output.queue.next < self._leader.shows(self._inherited):
+            self.output.show(self.output.queue.next)
 
     def _share(self) -> bool:
         """Bring every standby's log up to date before anyone sees the epoch. False when this source was fenced."""
         while not self.stopping:
             with self.host.changed:
                 behind = [s for s in self._standbys or () if s.has != len(self.log.entries)]
+                behind.sort(key=lambda s: not s.counted)  # who is waited for, before who has just come
                 serial = self.host.serial
             if not behind:
                 return True
@@ -173,13 +182,18 @@ class SourceStage(Primary):
                     self.host.wait_for_newer_plan(serial, self, 0.1)
         return False
 
+    def told(self, standby: str, has: int) -> None:
+        """A standby has said how many entries it has. Call with ``host.changed`` held."""
+        self._leader.has(standby, has)
+        self._show_inherited()
+
     @property
     def running(self) -> RunningStage | None:
         return None
 
     @property
     def begun(self) -> int:
-        return self.output.queue.next - 1 + self._cutting
+        return max(len(self.log.entries) - 1, self.output.queue.next - 1 + self._cutting)
 
     def regenerate(self, epoch: int) -> pa.Table | None:
         return self._cursor.read(self.log.entries[epoch]) if 0 <= epoch < len(self.log.entries) else None
@@ -195,6 +209,11 @@ class SourceStage(Primary):
         with self.host.changed:
             known = {s.key: s for s in self._standbys or ()}
             self._standbys = [known.get(key) or EntriesAt(self, key, at[0], holdings) for key, at in standbys.items()]
+            ready = counted(wanted)
+            for standby in self._standbys:
+                standby.counted = standby.key in ready
+            self._leader.aim(standbys, ready)
+            self._show_inherited()
             self.host.changed.notify_all()
         threading.Thread(target=self._share, daemon=True).start()
         return None
@@ -239,6 +258,8 @@ class EntriesAt:
         self.source, self.key, self.host, self._holdings = source, key, host, holdings
         self.has: int | None = None
         """How many; None until it has said so itself."""
+        self.counted = False
+        """The plan counts on it."""
 
     def bring_up_to_date(self) -> Refusal | None:
         """Send what it lacks. Returns why that did not work, if so."""
@@ -247,7 +268,7 @@ class EntriesAt:
         certain = min(source.log.trimmed + 1, len(entries))
         after = certain if self.has is None else self.has
         about = (source.unit, source.name, source.generation)
-        call = messages.Entries(*about, after, certain, entries[after:])
+        call = messages.Entries(*about, after, certain, dict(source.host.landed.known), entries[after:])
         try:
             reply = source.host.peer(self.host).call(call, category="checkpoint", timeout_s=2)
         except (flight.FlightError, pa.ArrowException, OSError):
@@ -257,6 +278,7 @@ class EntriesAt:
                 source.host.report_all(self._holdings.unusable(self.key, reply.text))
             elif not reply.refused:
                 self.has = reply.answer
+                source.told(self.key, reply.answer)
                 if self.has == len(entries):
                     source.host.report_all(self._holdings.held(self.key, source.name))
         return reply.refused
@@ -297,6 +319,8 @@ class StandbySource(Standby):
                 taken = self._follower.take(call.generation, have, certain=call.certain, after=call.after)
                 if taken is None:
                     return wire.refuse(Refusal.FENCED)
+                with self.host.changed:
+                    self.host.landed.hears(call.landed)
                 self.log.truncate(taken.keep)
                 if taken.skip is not None and (new := call.entries[taken.skip :]):
                     self.log.append(new)

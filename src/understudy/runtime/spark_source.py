@@ -7,15 +7,16 @@ Meteor Shower's source preservation with the standby as the stable storage.
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from understudy.core.keeping import Charge, Holdings
+from understudy.core.keeping import Charge, Holdings, counted
 from understudy.core.plans import UnitPlan
 from understudy.core.preserving import Preserving
 from understudy.core.queue import AHEAD_MAX
@@ -35,24 +36,41 @@ class Preserver:
         self._pool = ThreadPoolExecutor(thread_name_prefix=f"preserver {stage.name}")
         self._preserving = Preserving()
         self._holdings: Holdings | None = None
+        """None until a plan has named the standbys."""
         self.newest = stage.start_epoch
 
-    def set_standbys(self, standbys: Mapping[str, tuple[str, int]], holdings: Holdings) -> None:
+    @property
+    def aimed(self) -> bool:
+        return self._holdings is not None
+
+    def inherit(self) -> None:
+        """An earlier primary has cut the newest epoch."""
+        self._preserving.begin(inherited=True)
+
+    def set_standbys(
+        self, standbys: Mapping[str, tuple[str, int]], ready: Collection[str], holdings: Holdings
+    ) -> bool:
+        """Returns whether the newest epoch may be seen."""
         with self.host.changed:
             self._holdings = holdings
             self._shippers.aim(standbys)
-            self._preserving.aim(standbys)
+            self._preserving.aim(standbys, ready)
             self.host.changed.notify_all()
+            return self._preserving.may_be_seen()
 
     def preserve(self, epoch: int, needed: dict[str, Path]) -> bool:
         """Return once the epoch is safe at every standby. False when this source was fenced or stopped."""
-        name = self.stage.name
         with self.host.changed:
             self._preserving.begin()
+        return self.bring(epoch, needed)
+
+    def bring(self, epoch: int, needed: dict[str, Path]) -> bool:
+        """Return once the epoch may be seen. False when this source was fenced or stopped."""
+        name = self.stage.name
         while not self.stage.stopping:
             with self.host.changed:
                 self.host.changed.wait_for(lambda: self.stage.stopping or self._shippers.of(name))
-                serial, done = self.host.serial, self._preserving.done()
+                serial, done = self.host.serial, self._preserving.may_be_seen()
             if done:
                 self.newest = epoch
                 return True
@@ -96,15 +114,43 @@ class Preserver:
 class SparkSourceStage(RunningStage):
     """Its one input is the tick, which lets Spark cut an epoch when one is due and wanted."""
 
+    _inherited: int | None = None
+    """The newest epoch of an earlier primary, until it may be seen."""
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._queue_folder = self.state / "queue"
         self._opened = time.monotonic()
         self._preserver = Preserver(self)
+        if self._inherited is not None:
+            self._preserver.inherit()
+
+    def may_be_seen(self, epoch: int) -> bool:
+        if epoch < self.start_epoch:
+            return True
+        self._inherited = epoch
+        return False
 
     def protect(self, wanted: UnitPlan, charges: list[Charge], holdings: Holdings) -> RunningStage | None:
-        self._preserver.set_standbys(charges[0].standbys, holdings)
+        with self.host.changed:
+            first = not self._preserver.aimed
+            if self._preserver.set_standbys(charges[0].standbys, counted(wanted), holdings):
+                self._show_inherited()
+            waits = first and self._inherited is not None
+        if waits:
+            threading.Thread(target=self._bring_inherited, name=f"inherited of {self.name}", daemon=True).start()
         return None
+
+    def _bring_inherited(self) -> None:
+        """Those that the plan counts on may lack it."""
+        if self._preserver.bring(self.start_epoch, self._files(self.start_epoch - self.base)):
+            with self.host.changed:
+                self._show_inherited()
+
+    def _show_inherited(self) -> None:
+        if self._inherited is not None:
+            self._inherited = None
+            self.output.show(self.start_epoch)
 
     def next_epoch(self, after: int, *, version: bool = True) -> int | None:
         with self.host.changed:
@@ -115,13 +161,14 @@ class SparkSourceStage(RunningStage):
         return epoch
 
     def _may_run(self, epoch: int) -> bool:
-        return epoch < self.host.go and not self.host.draining and self.output.queue.ahead < AHEAD_MAX
+        wanted = self._inherited is None and self.output.queue.ahead < AHEAD_MAX
+        return wanted and epoch < self.host.go and not self.host.draining
 
     def input_table(self, input: str, epoch: int) -> pa.Table:
         return self.host.kind(self.name).arrow_schema(self.name).empty_table()
 
     def publish(self, epoch: int, table: pa.Table) -> None:
-        if self.stopping or epoch < self.output.queue.next:
+        if self.stopping or epoch <= self.start_epoch or epoch < self.output.queue.next:
             return
         self._queue_folder.mkdir(parents=True, exist_ok=True)
         write_table(self._queue_folder / f"{epoch}.arrow", table)
@@ -134,8 +181,11 @@ class SparkSourceStage(RunningStage):
             self.output.append(epoch, table)
 
     def _files(self, batch: int) -> dict[str, Path]:
-        """What the standby needs to go on after ``batch``, as if it were committed: it has its rows."""
+        """What the standby needs to go on after ``batch``, as if it were committed: it has its rows. Before the first
+        one that is where the source begins to read, if the query has looked by then."""
         needed = {"metadata": self.state / "metadata"}
+        if batch < 0:
+            return {name: path for name, path in needed.items() if path.exists()} | self._files_of("sources")
         for number in (batch - 1, batch):
             if number >= 0:
                 needed[f"offsets/{number}"] = self.state / "offsets" / str(number)
@@ -146,11 +196,11 @@ class SparkSourceStage(RunningStage):
         if batch > 0:
             needed[f"commits/{batch - 1}"] = before
         needed[f"commits/{batch}"] = commit
-        for root in ("sources", "queue"):
-            for path in sorted((self.state / root).rglob("*")):
-                if path.is_file() and not path.name.startswith("."):
-                    needed[str(path.relative_to(self.state))] = path
-        return needed
+        return needed | self._files_of("sources") | self._files_of("queue")
+
+    def _files_of(self, folder: str) -> dict[str, Path]:
+        files = (path for path in sorted((self.state / folder).rglob("*")) if not path.name.startswith("."))
+        return {str(path.relative_to(self.state)): path for path in files if path.is_file()}
 
     def on_trimmed(self, epoch: int) -> None:
         self.host.later(self._drop_rows, epoch)
@@ -161,11 +211,11 @@ class SparkSourceStage(RunningStage):
                 path.unlink(missing_ok=True)
 
     def drain(self, final: int) -> bool:
-        """Whoever came to keep the rows since the last epoch has yet to be brought it. Before the first there is
-        nothing to bring."""
-        if self.committed < self.granted:
+        """Whoever came to keep the rows since the last epoch has yet to be brought it. Also before the first: without
+        a version the job could not be resumed."""
+        if self.committed < self.granted or self._inherited is not None:
             return False
-        return self.committed < 0 or self._preserver.is_safe(self.committed, self._files(self.committed - self.base))
+        return self._preserver.is_safe(self.committed, self._files(self.committed - self.base))
 
     def status(self) -> dict[str, Any]:
         return {**super().status(), "checkpoint": self._preserver.newest}

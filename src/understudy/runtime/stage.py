@@ -53,9 +53,10 @@ class Position(TypedDict):
     base: int
     gap: int
     missing: int
+    landed: dict[str, int]
 
 
-FRESH: Position = {"start_epoch": -1, "base": 0, "gap": 0, "missing": 0}
+FRESH: Position = {"start_epoch": -1, "base": 0, "gap": 0, "missing": 0, "landed": {}}
 
 
 def position(manifest: dict[str, Any] | None, found: Start | None = None) -> Position:
@@ -64,13 +65,19 @@ def position(manifest: dict[str, Any] | None, found: Start | None = None) -> Pos
     is lost."""
     at = FRESH
     if manifest is not None:
-        gap = manifest.get("gap", 0)
-        at = {"start_epoch": manifest["epoch"], "base": manifest["base"], "gap": gap, "missing": 0}
-    if found is not None:
-        resumed = beginning.resumed(at["start_epoch"], found)
-        base, missing = at["base"] + resumed.skipped, resumed.skipped
-        at = {"start_epoch": resumed.epoch, "base": base, "gap": resumed.epoch + 1, "missing": missing}
-    return at
+        gap, landed = manifest.get("gap", 0), manifest.get("landed", {})
+        epoch, base = manifest["epoch"], manifest["base"]
+        at = {"start_epoch": epoch, "base": base, "gap": gap, "missing": 0, "landed": landed}
+    if found is None:
+        return at
+    resumed = beginning.resumed(at["start_epoch"], found)
+    return {
+        "start_epoch": resumed.epoch,
+        "base": at["base"] + resumed.skipped,
+        "gap": resumed.epoch + 1,
+        "missing": resumed.skipped,
+        "landed": at["landed"],
+    }
 
 
 class RunningStage(Primary):
@@ -88,6 +95,7 @@ class RunningStage(Primary):
         state: Path,
         start_epoch: int,
         base: int,
+        landed: dict[str, int],
         ready: Any = None,
         primary: bool = True,
         since: int | None = None,
@@ -95,16 +103,18 @@ class RunningStage(Primary):
         missing: int = 0,
         row: Row | None = None,
     ) -> None:
-        """``ready``: what was made ready of its engine. Not ``primary``: runs as a copy. With ``since``, the plan that
-        made this host a standby, its primary counts on it and is told how far it is. ``gap``: epochs before this one
-        were lost while the unit had no protection. ``missing``: so many are not in its state. ``row``: it is being
-        rebuilt, and with whom."""
+        """``landed``: what sinks had when the state was captured. ``ready``: what was made ready of its engine. Not
+        ``primary``: runs as a copy. With ``since``, the plan that made this host a standby, its primary counts on it
+        and is told how far it is. ``gap``: epochs before this one were lost while the unit had no protection.
+        ``missing``: so many are not in its state. ``row``: it is being rebuilt, and with whom."""
         self.host, self.name, self.unit, self.generation = host, name, unit, generation
         self.primary, self.since = primary, since
         self.folder, self.state = folder, state
         self.start_epoch, self.base, self.gap, self.row = start_epoch, base, gap, row
         self.missing = missing
         self.inputs = host.job.stages[name].inputs
+        with host.changed:
+            host.landed.hears(landed)
         self.granted = self.committed = start_epoch
         self.keepers: tuple[Keeper, ...] = ()
         """What protects it as a primary: one keeper; a second one while the unit changes to another policy."""
@@ -143,8 +153,13 @@ class RunningStage(Primary):
         for epoch in kept:
             with pa.memory_map(str(folder / f"{epoch}.arrow")) as file:
                 self.host.payloads.put(output.key, epoch, pa.ipc.open_file(file).read_all())
-            output.queue.append(epoch)
+            if self.may_be_seen(epoch):
+                output.queue.append(epoch)
         return output
+
+    def may_be_seen(self, epoch: int) -> bool:
+        """An epoch that came with the state it begins with."""
+        return True
 
     def start(self) -> None:
         for thread in self._threads:
@@ -290,19 +305,22 @@ class RunningStage(Primary):
         self.host.later(self.engine.trimmed, epoch)
         self._tell(base.Acked(self.name, FINAL, epoch))
 
-    def copy_is_at(self, standby: str, epoch: int) -> int | Reply[Any]:
+    def copy_is_at(self, standby: str, epoch: int) -> messages.Trimmed | Reply[Any]:
         with self.host.changed:
             self.pace.copy_is_at(standby, epoch)
             self.host.changed.notify_all()
             for keeper in self.keepers:
                 keeper.handle(base.Pasted(self.name, standby, epoch))
             told = [keeper.machine.trimmed(self.name, standby) for keeper in self.keepers]
-            return max((epoch for epoch in told if epoch is not None), default=-1)
+            trimmed = max((epoch for epoch in told if epoch is not None), default=-1)
+            return messages.Trimmed(trimmed, dict(self.host.landed.known))
 
-    def trim(self, epoch: int) -> None:
-        """As a copy: all consumers are done with ``epoch``."""
+    def trim(self, told: messages.Trimmed) -> None:
+        """As a copy: this is what all consumers are done with."""
+        with self.host.changed:
+            self.host.landed.hears(told.landed)
         for consumer in self.output.queue.progress:
-            self.output.ack(consumer, min(epoch, self.output.queue.next - 1))
+            self.output.ack(consumer, min(told.epoch, self.output.queue.next - 1))
 
     def regenerate(self, epoch: int) -> pa.Table | None:
         """An epoch that this primary never had: lost without protection, under which policy it may be now; else never
@@ -326,7 +344,8 @@ class RunningStage(Primary):
                     for level, epoch in acks:
                         local.ack(self.name, epoch, level)
             elif producer is not None and acks:
-                call = messages.Ack(stream, self.name, self.host.name, self.unit, self.generation, tuple(acks))
+                about = (stream, self.name, self.host.name, self.unit, self.generation)
+                call = messages.Ack(*about, tuple(acks), dict(self.host.landed.known))
                 try:
                     reply = self.host.peer(producer).call(call, category="ack", timeout_s=5)
                 except (flight.FlightError, pa.ArrowException, OSError):
@@ -393,6 +412,7 @@ class RunningStage(Primary):
             "base": self.base,
             "gap": self.gap,
             "generation": self.generation,
+            "landed": dict(self.host.landed.known),
             "schema": self.host.kind(self.name).schema(self.name),
         }
 

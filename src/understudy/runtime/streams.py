@@ -67,6 +67,11 @@ class Stream:
             self.host.changed.notify_all()
         return True
 
+    def show(self, epoch: int) -> None:
+        """Publish an epoch whose rows are there, or made when they are wanted. Call with ``host.changed`` held."""
+        self.queue.append(epoch)
+        self.host.changed.notify_all()
+
     def take(self, consumer: str, epoch: int, timeout_s: float, *, counts: bool = True) -> Answer:
         """Wait for ``epoch``. Returns (refusal, None) or (None, table). ``counts`` unless a copy of the consumer asks:
         only its primary's requests say how far it is. Where copies deliver as well, theirs lift back-pressure too."""
@@ -227,6 +232,7 @@ class Inlet(threading.Thread):
             unit=stage.unit,
             generation=generation,
             acks=tuple(stage.acks(self.stream).items()),
+            landed=dict(host.landed.known),
             counts=primary,
         )
         wanted = primary and producer == host.directory.primary_of(self.stream)
@@ -252,7 +258,8 @@ class SinkWriter(threading.Thread):
     def run(self) -> None:
         stage, host = self.stage, self.host
         consumer = f"sink:{self.sink_name}"
-        epoch = stage.output.queue.first
+        queue = stage.output.queue
+        epoch = max(queue.first, queue.progress[consumer].acked + 1)
         try:
             writer = host.sink(self.sink_name).open(stage.generation, host.wait_for_spark)
             while not stage.stopping:
@@ -263,6 +270,9 @@ class SinkWriter(threading.Thread):
                     return
                 writer.write(epoch, table)
                 host.trace(stage.name, "sunk", epoch)
+                with host.changed:
+                    if not stage.stopping:  # the host may have forgotten the job by then
+                        host.landed.has(consumer, epoch)
                 stage.output.ack(consumer, epoch)
                 epoch += 1
         except Fenced:

@@ -26,6 +26,8 @@ class Journal:
     """On disk: the last plan, which life of each host it was made for, and what the job is at."""
 
     plan: Plan
+    defined: dict[str, str]
+    """Unit -> what protects it as the job said then."""
     lives: dict[str, int]
     state: str = RUNNING
 
@@ -57,7 +59,7 @@ class Coordinator(Node):
     def start(self) -> None:
         journal = self.journal
         if journal is not None and journal.state != STOPPED and not self.nothing_runs:
-            self.failover.adopt(journal.plan)
+            self.failover.adopt(journal.plan, journal.defined)
             self.lives = dict(journal.lives)
             for host in journal.lives:
                 self.failover.alive[host] = {}
@@ -76,7 +78,7 @@ class Coordinator(Node):
             self._handle(failover.Begin())
             return
         clean = journal.state == STOPPED
-        self.failover.adopt(journal.plan)
+        self.failover.adopt(journal.plan, journal.defined)
         lacking = self.failover.lacking(clean=clean)
         if lacking:
             self.world.violate(f"nobody holds a checkpoint of {', '.join(lacking)}")
@@ -113,7 +115,7 @@ class Coordinator(Node):
         if self._stop.over(self.failover.plan):
             self.tell("has stopped the job")
             self._stop = None
-            self.journal = Journal(self.failover.plan, dict(self.lives), STOPPED)
+            self.journal = Journal(self.failover.plan, self.failover.defined, dict(self.lives), STOPPED)
             self.world.stopped()
 
     # -- hosts --------------------------------------------------------------------------------------------------------
@@ -219,7 +221,8 @@ class Coordinator(Node):
 
     def _write(self, plan: Plan) -> None:
         self.nothing_runs = False
-        self.journal = Journal(plan, dict(self.lives), RUNNING if self._stop is None else STOPPING)
+        state = RUNNING if self._stop is None else STOPPING
+        self.journal = Journal(plan, self.failover.defined, dict(self.lives), state)
 
     def _send_plan(self, host: str, plan: Plan) -> None:
         self._send(host, "take_plan", (plan, self.lives[host], dict(self.lives)))

@@ -142,7 +142,7 @@ class Copy:
                 if not self.world.sinks[sink].open(self.unit.generation):
                     self.unit.fence()
                     return
-                self.sinks[sink] = self.output.queue.first
+                self.sinks[sink] = max(self.output.queue.first, self.output.queue.progress[sink].acked + 1)
                 self._write(sink)
         for stream in self.inputs:
             self.ask(stream)
@@ -273,7 +273,7 @@ class Copy:
         if queue:
             first = min(self.output.queue.first, epoch + 1)
             output = [self.output.values[e] for e in range(first, epoch + 1)]
-        return Version(epoch, state, first, tuple(output), gap=self.output.gap)
+        return Version(epoch, state, first, tuple(output), gap=self.output.gap, landed=self.host.landed.known)
 
     # -- out ----------------------------------------------------------------------------------------------------------
 
@@ -289,11 +289,10 @@ class Copy:
     def _written(self, sink: str, epoch: int, value: int) -> None:
         if self.stopped:
             return
-        # Nobody knows when windows that are rebuilt are whole again; a sink has all epochs up to then, and skips them.
-        partial = self.output.row is not None and self.name in self.world.windowed
-        if not self.world.sinks[sink].write(epoch, value, self.unit.generation, partial=partial):
+        if not self.world.sinks[sink].write(epoch, value, self.unit.generation):
             self.unit.fence()
             return
+        self.host.landed.has(sink, epoch)
         self.output.queue.request(sink, epoch + 1)
         self.unit.acked(self, sink, {FINAL: epoch})
         self._write(sink)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from understudy.core.landed import Known
 from understudy.sim.model import State
 
 FORGET_EVERY = 50
@@ -13,11 +14,13 @@ FORGET_EVERY = 50
 class Log:
     """What a source has cut: ``entries`` are the epochs from ``base`` on; nobody needs those before it."""
 
-    __slots__ = ("base", "entries")
+    __slots__ = ("base", "entries", "landed")
 
     def __init__(self) -> None:
         self.base = 0
         self.entries: list[int] = []
+        self.landed: Known = {}
+        """What was known of sinks when it was shortened."""
 
     @property
     def end(self) -> int:
@@ -36,9 +39,10 @@ class Log:
     def replace(self, begin: int, values: tuple[int, ...]) -> None:
         self.base, self.entries = begin, list(values)
 
-    def forget(self, upto: int) -> None:
+    def forget(self, upto: int, landed: Known) -> None:
         """Nobody will ask for epochs up to ``upto``."""
         if upto - self.base > FORGET_EVERY:
+            self.landed = landed
             del self.entries[: upto - self.base]
             self.base = upto
 
@@ -55,6 +59,8 @@ class Version:
     """Epochs of its stream before this one were lost while it had no protection."""
     windows: list[list[int]] | None = None
     """What open windows are made of (``Windows.history``): it is still needed after a stop."""
+    landed: Known = field(default_factory=dict)
+    """What its host knew of sinks, which is why the output before it is not wanted any more."""
 
 
 @dataclass

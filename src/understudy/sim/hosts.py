@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from understudy.core import agreement, detection, draining, failover
 from understudy.core.directory import Directory
+from understudy.core.landed import Landed
 from understudy.core.monitoring import Assigned, Heard, Monitor, Report, monitored
 from understudy.core.plans import Plan, UnitPlan
 from understudy.core.policies import Policy
@@ -36,6 +37,7 @@ class Host(Node):
         self.units: dict[str, Unit | SourceUnit] = {}
         self._reports: dict[int, failover.Event] = {}
         self._reported = 0
+        self.landed = Landed()
         self.draining = False
         """The job is being stopped: sources cut no more."""
         conditions = self.world.conditions

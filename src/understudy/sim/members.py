@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from understudy.core import beginning, failover, keeping
 from understudy.core.agreement import Part, Standing
+from understudy.core.landed import Known
 from understudy.core.policies import Policy
 from understudy.core.policies.base import standby_key
 from understudy.sim.copies import Output
@@ -77,6 +78,7 @@ class Member:
         acks: dict[int, int],
         sender: str,
         counts: bool,
+        landed: Known,
     ) -> None:
         """A copy of ``consumer`` on ``sender`` asks for an epoch; ``counts`` when it is the primary's."""
         if self.fenced or not (self.primary or self.policy.eager):
@@ -91,6 +93,7 @@ class Member:
             if not output.queue.hears(consumer, generation, near=self.host.directory.near(stream, consumer, sender)):
                 self._answer(sender, unit, generation, consumer, stream, epoch, 0, "fenced")
                 return
+            self.host.landed.hears(landed)
             output.queue.request(consumer, epoch)
             self.acknowledged(stream, consumer, acks)
         elif self.host.directory.policies.of[unit].eager:
@@ -114,11 +117,21 @@ class Member:
         message = (generation, consumer, stream, epoch, value, refusal)
         self.world.send(self.host, sender, unit, "deliver", message)
 
-    def ack(self, stream: str, consumer: str, unit: str, generation: int, acks: dict[int, int], sender: str) -> None:
+    def ack(
+        self,
+        stream: str,
+        consumer: str,
+        unit: str,
+        generation: int,
+        acks: dict[int, int],
+        sender: str,
+        landed: Known,
+    ) -> None:
         output = self.output(stream)
         if self.fenced or output is None or self.host.directory.stale(unit, generation):
             return
         if output.queue.hears(consumer, generation, near=self.host.directory.near(stream, consumer, sender)):
+            self.host.landed.hears(landed)
             self.acknowledged(stream, consumer, acks)
 
     def acknowledged(self, stream: str, consumer: str, acks: Mapping[int, int]) -> None:
@@ -136,5 +149,6 @@ class Member:
         queue = output.queue
         if not queue.hears(consumer, generation, near=self.host.directory.near(stream, consumer, sender)):
             return
-        place = beginning.place(queue, consumer, newest=newest, gap=output.gap, row=output.row)
+        landed = self.host.landed.known
+        place = beginning.place(queue, consumer, newest=newest, gap=output.gap, row=output.row, landed=landed)
         self.world.send(self.host, sender, unit, "begin_at", (generation, consumer, stream, place))

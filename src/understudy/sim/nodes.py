@@ -100,8 +100,6 @@ class World:
         """What every source has shown to its consumers."""
         self.monitors = sorted({u.monitor for u in self.topology.units.values() if u.monitor})
         """Hosts that watch others. Everybody's heartbeats go to them too."""
-        self.windowed = self.topology.fed_by(job.windows)
-        """Stages whose output is made of windows, or of what comes from such stages."""
         self.number = {name: i for i, name in enumerate(self.topology.stages)}
         self.policies = Policies(self.topology)
         """As the job defines them."""

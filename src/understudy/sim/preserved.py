@@ -7,6 +7,7 @@ one goes to every standby with every epoch, before anybody sees it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from understudy.core import keeping
@@ -35,6 +36,8 @@ class PreservedSource(Unit):
         """Who keeps the rows, as ``keeping.standing`` names them."""
         self._cut_value: int | None = None
         """The epoch that is cut, and may not be seen yet."""
+        self._inherited: int | None = None
+        """The newest that an earlier primary cut, likewise."""
         self._brought: Version | None = None
         """What keepers have, or are being brought."""
 
@@ -43,12 +46,21 @@ class PreservedSource(Unit):
         """The newest epoch that will come out, whatever is asked from now on."""
         return self.copies[self.stage].done + (self._cut_value is not None) if self.copies else -1
 
+    def _from(self, stage: str, version: Version) -> Copy:
+        if not version.output:
+            return super()._from(stage, version)
+        self._inherited = version.output[-1]
+        return super()._from(stage, replace(version, output=version.output[:-1]))
+
     def _run(self) -> None:
         super()._run()
         self._cut_value = self._brought = None
         copy = self.copies[self.stage]
         for epoch, value in copy.output.values.items():
             self.world.shown(self.stage, epoch, value)
+        self._preserving.begin(inherited=self._inherited is not None)
+        if self._inherited is not None:
+            self._brought = self._version(copy, self._inherited)
         self.host.living.after(self.world.conditions.epoch_s, self._cut, copy)
 
     def agree(self, wanted: UnitPlan) -> None:
@@ -56,7 +68,7 @@ class PreservedSource(Unit):
             return
         self._at = keeping.charges(wanted, self.shape.policy, self.host.name)[0].standbys
         self.holdings.aim(self._at)
-        self._preserving.aim(self._at)
+        self._preserving.aim(self._at, keeping.counted(wanted))
         if wanted.ready:
             self.host.disk.drop(self.shape.stages)
         self._ship()
@@ -66,7 +78,8 @@ class PreservedSource(Unit):
         if copy.stopped or self.copies.get(self.stage) is not copy:
             return
         epoch, room = copy.done + 1, copy.output.queue.ahead < AHEAD_MAX
-        if self._cut_value is None and room and epoch < self.world.epochs and not self.host.draining:
+        free = self._cut_value is None and self._inherited is None
+        if free and room and epoch < self.world.epochs and not self.host.draining:
             if self.world.throws is not None and self.world.throws(self.host.name, self.stage, epoch):
                 self.threw(self.stage, epoch)
                 return
@@ -77,10 +90,11 @@ class PreservedSource(Unit):
         self.host.living.after(self.world.conditions.epoch_s, self._cut, copy)
 
     def _version(self, copy: Copy, *cut: int) -> Version:
-        """All rows that somebody may want, and what is ``cut``."""
-        first = min(copy.output.queue.first, copy.done + 1)
-        rows = [*(copy.output.values[e] for e in range(first, copy.done + 1)), *cut]
-        return Version(copy.done + len(cut), copy.state, first, tuple(rows))
+        """All rows that somebody may want, and what is ``cut``, or was by an earlier primary."""
+        seen = copy.output.queue.next
+        first = min(copy.output.queue.first, seen)
+        rows = [*(copy.output.values[e] for e in range(first, seen)), *cut]
+        return Version(seen + len(cut) - 1, copy.state, first, tuple(rows), landed=self.host.landed.known)
 
     def _ship(self) -> None:
         """Bring the epoch to those that lack it."""
@@ -116,10 +130,15 @@ class PreservedSource(Unit):
 
     def _perhaps_publish(self) -> None:
         copy = self.copies[self.stage]
-        if self._cut_value is None or copy.stopped or not self._preserving.done():
+        if copy.stopped or not self._preserving.may_be_seen():
             return
-        value, self._cut_value = self._cut_value, None
-        copy.done += 1
+        if self._inherited is not None:
+            value, self._inherited = self._inherited, None
+        elif self._cut_value is not None:
+            value, self._cut_value = self._cut_value, None
+            copy.done += 1
+        else:
+            return
         self.world.shown(self.stage, copy.done, value)
         copy.output.append(copy.done, value)
 
@@ -129,7 +148,7 @@ class PreservedSource(Unit):
     def drain(self, finals: Mapping[str, int]) -> bool:
         """Whoever came to keep the rows since the last epoch was cut has yet to be brought it."""
         if self._brought is None and self.copies:
-            self._brought = self._version(self.copies[self.stage])
+            self._brought = self._version(self.copies[self.stage])  # of an epoch that has been seen
         self._ship()
         return self._preserving.done()
 

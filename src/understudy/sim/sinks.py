@@ -29,9 +29,9 @@ class SinkStore:
         self.generation = generation
         return True
 
-    def write(self, epoch: int, value: int, generation: int, *, partial: bool = False) -> bool:
+    def write(self, epoch: int, value: int, generation: int) -> bool:
         """False when the writer is fenced. An epoch that is there already is left as it is, and so is a gap. It must
-        come again as it was, unless it is ``partial``: of windows that are being rebuilt."""
+        come again as it was."""
         if generation < self.generation:
             return False
         known = self.values.get(epoch)
@@ -42,7 +42,7 @@ class SinkStore:
                 self.written.append(Written(self.world.engine.now, epoch, generation, value))
             else:
                 self.values.pop(epoch - 100, None)
-        elif known is not None and known != value and not partial:
+        elif known is not None and known != value:
             self.world.tell("CHECK", f"{self.name}: epoch {epoch} comes again as {value}")
             self.rewritten.append(f"epoch {epoch} was written as {known} and again as {value}")
         return True

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from understudy.core import keeping
 from understudy.core.acks import FINAL
-from understudy.core.entries import Follower
+from understudy.core.entries import Follower, Leader
+from understudy.core.landed import Known
 from understudy.core.plans import UnitPlan
 from understudy.core.policies import Policy
 from understudy.sim.copies import Output
@@ -29,13 +30,14 @@ class SourceUnit(Member):
         self._standbys: dict[str, tuple[str, int]] | None = None
         """Standby, as ``standby_key`` names it -> (host, since). None until a plan has named them."""
         self.log = host.disk.logs.setdefault(self.stage, Log())
-        self._has: dict[str, int] = {}
-        """Standby -> up to where its log goes."""
+        self._leader = Leader(0)
+        """As primary: up to where the logs of its standbys go."""
         self._follower = Follower()
         self.stopped = False
         self._output = self._from_log()
 
     def _from_log(self) -> Output:
+        self.host.landed.hears(self.log.landed)
         return Output(self.world, self.stage, first=self.log.base)
 
     def begin(self, start: str) -> None:
@@ -50,8 +52,8 @@ class SourceUnit(Member):
 
     def _run(self) -> None:
         # Whatever was seen downstream is in this log: it was shared before it was shown.
-        self._output = self._from_log()
-        self._show_upto(self.log.end)
+        self._output, self._leader = self._from_log(), Leader(self.log.end, certain=self.log.base)
+        self._show()
         self.host.living.after(self.world.conditions.epoch_s, self._cut)
 
     def stop(self) -> None:
@@ -72,17 +74,19 @@ class SourceUnit(Member):
     def acknowledged(self, stream: str, consumer: str, acks: Mapping[int, int]) -> None:
         if FINAL in acks and self._output.ack(consumer, acks[FINAL]) is not None:
             trimmed = self._output.queue.first - 1
-            self.log.forget(trimmed)
+            self.log.forget(trimmed, self.host.landed.known)
             self.world.trimmed(self.stage, trimmed)
 
     def agree(self, wanted: UnitPlan) -> None:
+        if self.fenced:
+            return
         standbys = keeping.standing(wanted)
-        if not self.fenced and standbys != self._standbys:
+        self._leader.aim(standbys, keeping.counted(wanted))
+        if standbys != self._standbys:
             self._standbys = standbys
             self.holdings.aim(standbys)
-            self._has = {key: n for key, n in self._has.items() if key in standbys}
             self._share()
-            self._show()
+        self._show()
 
     def _at(self) -> dict[str, tuple[str, int]]:
         return self._standbys or {}
@@ -112,18 +116,26 @@ class SourceUnit(Member):
 
     def _share(self) -> None:
         for key, (host, _) in self._at().items():
-            after = max(self._has.get(key, 0), self.log.base)
-            news = (after, self.log.since(after), self.log.base)
+            after = max(self._leader.at(key), self.log.base)
+            news = (after, self.log.since(after), self.log.base, self.host.landed.known)
             message = (self.generation, key, *news, self.host.name)
             self.world.send(self.host, host, self.name, "entries", message)
 
     def entries(
-        self, generation: int, key: str, after: int, values: tuple[int, ...], certain: int, sender: str
+        self,
+        generation: int,
+        key: str,
+        after: int,
+        values: tuple[int, ...],
+        certain: int,
+        landed: Known,
+        sender: str,
     ) -> None:
         """As standby: the primary's log after its first ``after`` entries; nobody needs the ``certain`` ones."""
         if self.host.directory.stale(self.name, generation):
             self._shared(sender, generation, key, -1)
         elif not self.primary and generation == self.generation and key == self.key:
+            self.host.landed.hears(landed)
             if self.log.end < certain:
                 self.log.replace(certain, ())
             taken = self._follower.take(generation, self.log.end, certain=certain, after=after)
@@ -132,7 +144,7 @@ class SourceUnit(Member):
             self.log.truncate(taken.keep)
             if taken.skip is not None:
                 self.log.entries += values[taken.skip :]
-            self.log.forget(certain)
+            self.log.forget(certain, self.host.landed.known)
             self._shared(sender, generation, key, self.log.end)
 
     def _shared(self, sender: str, generation: int, key: str, has: int) -> None:
@@ -144,7 +156,7 @@ class SourceUnit(Member):
         if has < 0:
             self.fence()
             return
-        self._has[key] = max(has, self._has.get(key, 0))
+        self._leader.has(key, has)
         if has >= self.log.end:
             for told in self.holdings.held(key, self.stage):
                 self.host.report(told.event)
@@ -154,15 +166,7 @@ class SourceUnit(Member):
         """Publish what every standby has."""
         if self.stopped or not self.primary:
             return
-        end = self.log.end
-        for key in self._at():
-            has = self._has.get(key, 0)
-            if has < end:
-                end = has
-        self._show_upto(end)
-
-    def _show_upto(self, end: int) -> None:
-        for epoch in range(self._output.queue.next, end):
+        for epoch in range(self._output.queue.next, self._leader.shows(self.log.end)):
             value = self.log.entries[epoch - self.log.base]
             self.world.shown(self.stage, epoch, value)
             self._output.append(epoch, value)
@@ -171,5 +175,5 @@ class SourceUnit(Member):
         pass
 
     def retry(self) -> None:
-        if self.primary and not self.stopped and any(self._has.get(k, -1) < self.log.end for k in self._at()):
+        if self.primary and not self.stopped and any(self._leader.at(k) < self.log.end for k in self._at()):
             self._share()

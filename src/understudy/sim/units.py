@@ -13,6 +13,7 @@ from understudy.core import agreement, beginning, failover, keeping
 from understudy.core.acks import FINAL
 from understudy.core.beginning import Place
 from understudy.core.draining import Ending, ending
+from understudy.core.landed import Known
 from understudy.core.plans import UnitPlan
 from understudy.core.policies import Policy, base
 from understudy.sim.copies import Copy, Output
@@ -84,6 +85,7 @@ class Unit(Member):
         self.host.tell(f"restores {stage} at epoch {version.epoch}")
         done, state, first, output, gap = version.epoch, version.state, version.first, version.output, version.gap
         windows = version.windows
+        self.host.landed.hears(version.landed)
         return Copy(self, stage, done=done, state=state, first=first, output=output, gap=gap, windows=windows)
 
     def _run(self) -> None:
@@ -132,6 +134,7 @@ class Unit(Member):
         """A producer has answered."""
         if self._beginning is None or self.fenced or generation != self.generation:
             return
+        self.host.landed.hears(place.landed)
         self._begin_at[stage, stream] = place
         stages = self.world.topology.stages
         outside = [(s, i) for s in self.shape.stages for i in stages[s].inputs if i not in self.shape.stages]
@@ -182,12 +185,13 @@ class Unit(Member):
             if not start.promised:
                 self.world.violate(f"{name} is rebuilt from what is being rebuilt itself: {start.row}")
             # With nothing in its state, a stage's output is right again once its whole span was read. When windows are
-            # right again is not known, but nobody asks for their output before they are.
+            # right again is not known, but no stage asks for their output before they are, and sinks are not given it.
             span = 1 if name in self.world.job.windows else self.world.job.span_of(name)
             first = start.epoch if lossy or start.epoch == 0 else start.epoch + span - 1
             valid[name] = Place(first, start.lost, start.row)
             fresh, gap = self.world.job.fresh(name), first if start.lost else 0
             self.copies[name] = Copy(self, name, done=start.epoch - 1, state=fresh, first=first, gap=gap, row=start.row)
+            self.host.landed.skip(self.copies[name].output.queue)
         self.host.tell(f"begins {self.name} without state: {valid}")
 
     # -- protection ---------------------------------------------------------------------------------------------------
@@ -267,7 +271,8 @@ class Unit(Member):
                 trimmed = keeper.machine.trimmed(stage, key)
                 if refusal is None and trimmed is not None and key in keeper.machine.standbys:
                     to = keeper.machine.standbys[key][0]
-                    self.world.send(self.host, to, self.name, "trim", (self.generation, stage, trimmed))
+                    landed = self.host.landed.known
+                    self.world.send(self.host, to, self.name, "trim", (self.generation, stage, trimmed, landed))
         if copy is not None and self.policy.standby_runs:
             copy.try_run()
 
@@ -308,9 +313,10 @@ class Unit(Member):
         message = (generation, stage, key, epoch, refusal)
         self.world.send(self.host, sender, self.name, "pasted", message)
 
-    def trim(self, generation: int, stage: str, epoch: int) -> None:
+    def trim(self, generation: int, stage: str, epoch: int, landed: Known) -> None:
         copy = self.copies.get(stage)
         if not self.primary and generation == self.generation and copy is not None:
+            self.host.landed.hears(landed)
             for consumer in copy.output.queue.progress:
                 copy.output.ack(consumer, epoch)
             copy.prune(copy.output.queue.trimmed)
@@ -366,8 +372,8 @@ class Unit(Member):
         if stream in copy.inside:
             self.host.living.after(0.0, self._request_inside, copy, stream, epoch, acks)
             return
-        unit = self.world.topology.unit_of[stream]
-        message = (stream, copy.name, self.name, self.generation, epoch, acks, self.host.name, self.primary)
+        unit, landed = self.world.topology.unit_of[stream], self.host.landed.known
+        message = (stream, copy.name, self.name, self.generation, epoch, acks, self.host.name, self.primary, landed)
         for producer in self.host.directory.producers(stream, self.name):
             self.world.send(self.host, producer, unit, "request", message)
 
@@ -388,7 +394,7 @@ class Unit(Member):
             self.host.living.after(0.0, self._ack_inside, stream, copy.name, acks)
             return
         unit = self.world.topology.unit_of[stream]
-        message = (stream, copy.name, self.name, self.generation, acks, self.host.name)
+        message = (stream, copy.name, self.name, self.generation, acks, self.host.name, self.host.landed.known)
         for producer in self.host.directory.producers(stream, self.name):
             self.world.send(self.host, producer, unit, "ack", message)
 

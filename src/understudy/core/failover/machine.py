@@ -45,6 +45,8 @@ class Failover:
         self.topology = self._defined = topology
         """With the policies that count now; and as the job defines it."""
         self.plan = Plan()
+        self._before: dict[str, Policy] = {}
+        """As the job defined them when the plan was made that was adopted."""
         self.alive: dict[str, Mapping[str, int]] = {}
         self._unusable: dict[tuple[str, str], float] = {}
         """(unit, host) pairs where the host could not stand by -> when it may be tried again; a new process of it may
@@ -54,9 +56,16 @@ class Failover:
         """The job is of another shape than it seemed: goals have been replaced by policies. Before anything begins."""
         self.topology = self._defined = topology
 
-    def adopt(self, plan: Plan) -> None:
-        """Go on from a journalled plan: of a running job after the coordinator's own crash, or of a stopped one."""
+    @property
+    def defined(self) -> dict[str, str]:
+        """Unit -> its policy as the job defines it, to be journalled beside the plan: the job may be edited."""
+        return {name: spell(shape.policy) for name, shape in self._defined.units.items()}
+
+    def adopt(self, plan: Plan, defined: Mapping[str, str] | None = None) -> None:
+        """Go on from a journalled plan: of a running job after the coordinator's own crash, or of a stopped one.
+        ``defined``: the policies that the job defined then, where it may define others now."""
         self.plan = plan
+        self._before = {name: parse(policy) for name, policy in (defined or {}).items()}
         self.topology = self.topology.under({n: parse(u.policy) for n, u in plan.units.items() if u.policy})
 
     def handle(self, event: Event, now: float) -> list[Effect]:
@@ -106,7 +115,7 @@ class Failover:
             units[name] = UnitPlan(generation=old.generation + 1, primary=primary, start=start)
             if name in turning:
                 turn = Turn(policy=spell(self._defined.units[name].policy), serial=self.plan.serial + 1)
-                units[name] = replace(units[name], policy=old.policy, turn=turn)
+                units[name] = replace(units[name], policy=spell(turning[name]), turn=turn)
         for name in self.topology.units:
             unit = units[name]
             filled = self._add_standbys(name, units, unit)
@@ -116,14 +125,15 @@ class Failover:
 
     def _turning(self) -> dict[str, Policy]:
         """When a job is resumed, its units are under the policies that it defines. One that is to be rebuilt by replay,
-        and was switched to another policy, must turn first: its producers have let go of what its state was made of.
-        Unit -> what it was switched to."""
-        changed = {name: parse(unit.policy) for name, unit in self.plan.units.items() if unit.policy is not None}
-        return {
-            name: policy
-            for name, policy in changed.items()
-            if self._defined.units[name].policy.recovery == "replay" and policy.recovery != "replay"
-        }
+        and was under another policy, because it was switched or the job was edited since, must turn first: its
+        producers have let go of what its state was made of. Unit -> what it was under."""
+        turning = {}
+        for name, unit in self.plan.units.items():
+            now = self._defined.units[name].policy
+            was = unit.protected_by(self._before.get(name, now))
+            if now.recovery == "replay" and (was.recovery != "replay" or was.levels < now.levels):
+                turning[name] = was
+        return turning
 
     def _joined(self, event: HostJoined) -> list[Effect]:
         before: list[Effect] = []
