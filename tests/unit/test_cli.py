@@ -9,12 +9,15 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from commands import commands
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
 GOOD = """
 import understudy as us
 job = us.Job("good")
@@ -26,16 +29,10 @@ job.sink(copy, us.sinks.parquet("out"))
 """
 
 
-def understudy(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "understudy", *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, "COLUMNS": "200", **environment},
-    )
+@pytest.fixture(scope="module")
+def understudy() -> Iterator[Command]:
+    with commands() as found:
+        yield found.run
 
 
 def failed(result: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
@@ -67,13 +64,13 @@ def failed(result: subprocess.CompletedProcess[str], code: int, *words: str) -> 
     ],
     ids=["syntax", "raises", "no job", "cycle", "unknown host", "output mode", "checkpoint timing", "no standby"],
 )
-def test_a_job_file_that_cannot_run(tmp_path: Path, text: str, words: list[str]) -> None:
+def test_a_job_file_that_cannot_run(understudy: Command, tmp_path: Path, text: str, words: list[str]) -> None:
     (tmp_path / "job.py").write_text(text)
     failed(understudy(tmp_path, "run", "job.py", "--hosts", "2"), 2, *words)
     assert not list(tmp_path.glob(".understudy/*/hosts/*"))
 
 
-def test_a_job_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_job_file_that_is_not_there(understudy: Command, tmp_path: Path) -> None:
     failed(understudy(tmp_path, "run", "nowhere.py"), 2, "nowhere.py", "no such job file")
 
 
@@ -87,7 +84,7 @@ def test_a_job_file_that_is_not_there(tmp_path: Path) -> None:
     ],
     ids=["syntax", "unknown unit", "unknown host", "too few hosts"],
 )
-def test_roles_that_cannot_be(tmp_path: Path, roles: str, words: list[str]) -> None:
+def test_roles_that_cannot_be(understudy: Command, tmp_path: Path, roles: str, words: list[str]) -> None:
     (tmp_path / "job.py").write_text(GOOD.format(extra=""))
     (tmp_path / "roles.toml").write_text(roles)
     failed(understudy(tmp_path, "run", "job.py", "--hosts", "1", "--roles", "roles.toml"), 2, *words)
@@ -96,19 +93,19 @@ def test_roles_that_cannot_be(tmp_path: Path, roles: str, words: list[str]) -> N
     assert not list(tmp_path.glob("**/hosts/*"))
 
 
-def test_no_java(tmp_path: Path) -> None:
+def test_no_java(understudy: Command, tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(GOOD.format(extra=""))
     result = understudy(tmp_path, "run", "job.py", JAVA_HOME=str(tmp_path))
     failed(result, 3, "Java was not found", "openjdk-17", "JAVA_HOME")
 
 
-def test_outputs_of_another_run_are_not_mixed_with_new_ones(tmp_path: Path) -> None:
+def test_outputs_of_another_run_are_not_mixed_with_new_ones(understudy: Command, tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(GOOD.format(extra=""))
     (tmp_path / "out" / "epoch=000000000000").mkdir(parents=True)
     failed(understudy(tmp_path, "run", "job.py"), 2, "holds epochs of another run", "--fresh")
 
 
-def test_a_taken_port(tmp_path: Path) -> None:
+def test_a_taken_port(understudy: Command, tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(GOOD.format(extra=""))
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -120,19 +117,19 @@ def test_a_taken_port(tmp_path: Path) -> None:
         failed(understudy(tmp_path, "host", *arguments, UNDERSTUDY_TOKEN="t"), 3, address, "taken")
 
 
-def test_the_network_is_not_let_in_without_tls(tmp_path: Path) -> None:
+def test_the_network_is_not_let_in_without_tls(understudy: Command, tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(GOOD.format(extra=""))
     result = understudy(tmp_path, "run", "job.py", "--coordinator", "0.0.0.0:0", UNDERSTUDY_TOKEN="t")
     failed(result, 4, "without TLS", "--tls-cert")
 
 
-def test_no_token(tmp_path: Path) -> None:
+def test_no_token(understudy: Command, tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(GOOD.format(extra=""))
     result = understudy(tmp_path, "run", "job.py", "--coordinator", "127.0.0.1:0", UNDERSTUDY_TOKEN="")
     failed(result, 4, "no job token", "--token-file")
 
 
-def test_a_host_with_the_wrong_token_is_turned_away(tmp_path: Path) -> None:
+def test_a_host_with_the_wrong_token_is_turned_away(understudy: Command, tmp_path: Path) -> None:
     from understudy.runtime.wire import Server, Service
 
     server = Server("127.0.0.1:0", "the right one", Service())
@@ -145,7 +142,7 @@ def test_a_host_with_the_wrong_token_is_turned_away(tmp_path: Path) -> None:
     assert "refused this host" in result.stdout and "token" in result.stdout
 
 
-def test_status_of_nothing_and_with_the_wrong_token(tmp_path: Path) -> None:
+def test_status_of_nothing_and_with_the_wrong_token(understudy: Command, tmp_path: Path) -> None:
     from understudy.runtime.wire import Server, Service
 
     failed(understudy(tmp_path, "status"), 3, "found 0 jobs", "--state")
@@ -161,7 +158,7 @@ def test_status_of_nothing_and_with_the_wrong_token(tmp_path: Path) -> None:
     failed(understudy(tmp_path, "status"), 3, "not running")
 
 
-def test_status_names_every_standby(tmp_path: Path) -> None:
+def test_status_names_every_standby(understudy: Command, tmp_path: Path) -> None:
     from understudy.runtime.messages import Status
     from understudy.runtime.wire import Server, Service
 
@@ -217,7 +214,7 @@ def test_status_names_every_standby(tmp_path: Path) -> None:
     assert json.loads(as_json.stdout) == answer
 
 
-def test_options_that_make_no_sense(tmp_path: Path) -> None:
+def test_options_that_make_no_sense(understudy: Command, tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(GOOD.format(extra=""))
     failed(understudy(tmp_path, "run", "job.py", "--conf", "nonsense"), 3, "KEY=VALUE")
     failed(understudy(tmp_path, "run", "job.py", "--heartbeat", "soon"), 3, "--heartbeat", "500ms")
@@ -228,7 +225,7 @@ def test_options_that_make_no_sense(tmp_path: Path) -> None:
     failed(understudy(tmp_path, "host", *arguments, UNDERSTUDY_TOKEN="t"), 3, "--name coordinator", "another name")
 
 
-def test_settings_and_masters_that_would_break_protection(tmp_path: Path) -> None:
+def test_settings_and_masters_that_would_break_protection(understudy: Command, tmp_path: Path) -> None:
     """Whatever is started: at once, before Java is looked for."""
     (tmp_path / "job.py").write_text(GOOD.format(extra=""))
     wrong = ("--conf", "spark.sql.streaming.stateStore.checkpointFormatVersion=2")
@@ -246,7 +243,7 @@ def test_settings_and_masters_that_would_break_protection(tmp_path: Path) -> Non
     assert [p.name for p in tmp_path.iterdir() if p.name != "__pycache__"] == ["job.py"]
 
 
-def test_a_host_says_where_others_reach_it(tmp_path: Path) -> None:
+def test_a_host_says_where_others_reach_it(understudy: Command, tmp_path: Path) -> None:
     from understudy.runtime.messages import Join
     from understudy.runtime.wire import Server, Service
 
