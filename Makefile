@@ -5,7 +5,7 @@ ARGS ?=
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast drills compat oldest bench-failover bench-latency bench-throughput bench-policies bench-auto bench-operators bench-simulator soak soak-kills fuzz lab lint clean
+.PHONY: help setup demo test test-fast coverage drills compat oldest bench-failover bench-latency bench-throughput bench-policies bench-auto bench-operators bench-simulator soak soak-kills fuzz lab lint clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
@@ -16,11 +16,15 @@ setup: ## create or update .venv, check Java
 demo: setup ## run a job, kill a host, watch it go on
 	@$(BIN)/understudy demo $(ARGS)
 
+# With ARGS pytest runs once, in one lane.
 test: lint ## lint, types, then all tests
-	$(BIN)/pytest $(ARGS)
+	$(if $(ARGS),$(BIN)/pytest $(ARGS),tools/test.sh tests/unit tests/hosts tests/e2e)
 
-test-fast: setup ## only the tests that need no JVM and take no time
-	$(BIN)/pytest -m "not e2e and not slow" $(ARGS)
+test-fast: setup ## only the tests that need no JVM
+	$(if $(ARGS),$(BIN)/pytest -m "not e2e" $(ARGS),tools/test.sh tests/unit tests/hosts)
+
+coverage: setup ## how much of core and runtime the tests without a JVM reach; fails below 98 % and 80 %
+	$(BIN)/python tools/measure_coverage.py $(ARGS)
 
 drills: setup ## break a running job in every way and judge the result
 	$(BIN)/python benchmarks/drills.py $(ARGS)

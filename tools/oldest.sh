@@ -16,4 +16,4 @@ if [[ ! -f $VENV/.stamp ]]; then
     touch "$VENV/.stamp"
 fi
 "$VENV/bin/python" -c 'import pyspark; print("PySpark", pyspark.__version__)'
-exec "$VENV/bin/python" -m pytest tests/e2e/test_compat.py tests/e2e/test_added_java.py tests/e2e/test_spark_operators.py "$@"
+exec "$VENV/bin/python" -m pytest tests/e2e/test_compat.py tests/e2e/in_one_session "$@"

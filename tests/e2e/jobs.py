@@ -34,21 +34,6 @@ job.sink(speeds, us.sinks.parquet({sink!r}))
 """
 )
 
-REPLAYED = (
-    RATE
-    + """
-@job.stage(positions, host="h2", ha=us.UpstreamBackup())
-def moving(positions):
-    return positions.where("speed > 1")
-
-@job.stage(moving, host="h1", standbys=["h2"])
-def speeds(moving):
-    return moving.groupBy("road").agg(F.count("*").alias("cars"))
-
-job.sink(speeds, us.sinks.parquet({sink!r}))
-"""
-)
-
 RARELY = (
     RATE
     + """
@@ -140,7 +125,7 @@ job.sink(many, us.sinks.parquet({sink!r}))
 """
 )
 
-WINDOWS = (
+REPLAYED = (
     RATE
     + """
 @job.stage(positions, host="h1", standbys=["h2"])
@@ -159,8 +144,17 @@ def open(positions):  # its time is made inside of it, and jumps back now and th
     late = positions.withColumn("at", at).withWatermark("at", "500 milliseconds")
     return late.groupBy(F.window("at", "3 seconds", "1 second"), "road").agg(F.count("*").alias("cars"))
 
+@job.stage(positions, host="h2", ha=us.UpstreamBackup())
+def moving(positions):
+    return positions.where("speed > 1")
+
+@job.stage(moving, host="h1", standbys=["h2"])
+def speeds(moving):
+    return moving.groupBy("road").agg(F.count("*").alias("cars"))
+
 job.sink(closed, us.sinks.parquet({sink!r}))
 job.sink(open, us.sinks.parquet({other!r}))
+job.sink(speeds, us.sinks.parquet({third!r}))
 """
 )
 

@@ -87,6 +87,7 @@ def test_a_job_with_goals_runs_and_goes_on_under_what_was_chosen(tmp_path: Path)
         more_epochs(run, sink, 6)
         assert {name: unit.policy for name, unit in run.coordinator.topology.units.items()} == chosen
         assert run.stop(), "a clean stop"
+    assert epochs_in(sink) == list(range(epochs_in(sink)[-1] + 1))
     log = max(state.glob("hosts/*/stages/positions/entries.jsonl"), key=lambda path: path.stat().st_size)
     last = json.loads(log.read_text().splitlines()[-1])
     made = generate_rows(0, last["first"] + last["count"], keys=50)

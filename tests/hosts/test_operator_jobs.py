@@ -96,6 +96,7 @@ def judged(drill: Drill) -> None:
         assert result["disorder"] == [] and result["clean_stop"]
 
 
+@pytest.mark.timeout(400)
 def test_every_policy_in_one_job_under_kills_and_a_pause(tmp_path: Path) -> None:
     job = write(tmp_path, ALL_POLICIES, epoch="150ms")  # two cores are busy with ten of them a second
     with Drill(job, tmp_path / "drill", hosts=4) as drill:

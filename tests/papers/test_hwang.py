@@ -384,22 +384,3 @@ def test_what_the_folder_holds(lab: Lab) -> None:
         assert f'src="{name}.svg"' in page
     assert "http" not in page and "<script" not in page, "one page that needs nothing else"
     assert all(text.split(".")[0].split("“")[0][:40] in page for text in hwang.CHOICES.values())
-
-
-_BY_SPARK = """
-import json
-from dataclasses import asdict
-from understudy.lab import hwang
-texts = [json.dumps(asdict(job.params)) for job in hwang.plan(hwang.QUICK, 3) if job.figure == "9"] * 3
-calls = []
-found = hwang._results_by_spark(texts, lambda done, total: calls.append((done, total)))
-assert found == hwang._results_here(texts, lambda done, total: None)
-assert calls[-1] == (len(texts), len(texts)), calls
-"""
-
-
-@pytest.mark.e2e
-@pytest.mark.slow
-def test_spark_finds_what_one_process_finds() -> None:
-    """In a process of its own: the JVM lives as long as the Python that started it."""
-    subprocess.run([sys.executable, "-c", _BY_SPARK], check=True, timeout=200)

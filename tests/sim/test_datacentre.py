@@ -255,9 +255,9 @@ def test_everything_runs_once_all_is_repaired(policy: Policy) -> None:
 
 
 def test_order_of_policies_and_a_small_year_is_quick() -> None:
-    begun = time.perf_counter()
+    begun = time.process_time()
     results = compare(chain(8), Setting(hosts=240, racks=30, seed=5))
-    assert time.perf_counter() - begun < 5
+    assert time.process_time() - begun < 5
     unprotected, passive, active, replay, hybrid = results
     assert active.silence_min_per_year <= hybrid.silence_min_per_year <= passive.silence_min_per_year
     assert unprotected.rows_lost > 0 and unprotected.states_lost > replay.states_lost

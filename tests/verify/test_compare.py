@@ -390,9 +390,9 @@ def test_half_a_million_rows_take_seconds(run: Path, ref: Path) -> None:
     table = pa.table({"k": rng.integers(0, 1000, n), "v": rng.random(n), "s": texts, "l": lists})
     put(ref, 0, table)
     put(run, 0, table.take(pa.array(rng.permutation(n)[1:])))
-    started = time.perf_counter()
+    started = time.process_time()
     assert counts(compare_sinks(run, ref)) == (1, 0, 0)
-    assert time.perf_counter() - started < 20
+    assert time.process_time() - started < 20
 
 
 # --- several sinks ------------------------------------------------------------------------------------------

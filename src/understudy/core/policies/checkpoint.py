@@ -150,13 +150,13 @@ class _Stage:
         """The standbys that have not what could be had."""
         return [key for key, held in self.at.items() if self.available > held.captured]
 
-    def deadline(self, draining: bool) -> float | None:
-        """When a capture may begin; None when there is nothing to capture."""
+    def deadline(self, early_s: float, *, draining: bool) -> float | None:
+        """From when on it may be captured; None when there is nothing to capture."""
         lacking = self.lacking()
         if not lacking:
             return None
         hurry = draining or any(self.at[key].newest is None for key in lacking)
-        return max(self.retry_at, float("-inf") if hurry else self.next_at)
+        return max(self.retry_at, float("-inf") if hurry else self.next_at - early_s)
 
     def safe_epoch(self) -> int:
         """What may be acknowledged."""
@@ -231,12 +231,10 @@ class Scheduled:
     def _capture(self, now: float) -> list[Effect]:
         if self._busy is not None:
             return []
-        due = [(at, name) for name, stage in self.stages.items() if (at := stage.deadline(self._draining)) is not None]
+        due = [(at, name) for name in self.stages if (at := self._deadline(name)) is not None and at <= now]
         if not due:
             return []
-        at, name = min(due)
-        if now < at - (0.0 if at == self.stages[name].retry_at else EARLY * self.every_s):
-            return []
+        name = min(due)[1]
         stage = self.stages[name]
         effects: list[Effect] = []
         since = max(stage.next_at, stage.waits_since or 0.0)
@@ -255,13 +253,12 @@ class Scheduled:
 
     def next_deadline(self) -> float | None:
         deadline: float | None = None
-        if self._busy is None:
-            for stage in self.stages.values():
-                at = stage.deadline(self._draining)
-                if at is not None:
-                    early = 0.0 if at == stage.retry_at else EARLY * self.every_s
-                    deadline = sooner(deadline, at - early)
+        for name in self.stages if self._busy is None else ():
+            deadline = sooner(deadline, self._deadline(name))
         return deadline
+
+    def _deadline(self, stage: str) -> float | None:
+        return self.stages[stage].deadline(EARLY * self.every_s, draining=self._draining)
 
     def wants(self, stage: str, now: float) -> Want:
         """The state after the epoch that was just made, when the stage is due."""

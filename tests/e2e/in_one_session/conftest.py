@@ -1,4 +1,4 @@
-"""Shared by the end-to-end tests."""
+"""The session."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     folder = tmp_path_factory.mktemp("s")
     session = start_session("tests", master="local[1]", settings=FAST_START, local_dir=folder, imports=folder)
