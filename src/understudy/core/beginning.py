@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from understudy.core.numbers import Epoch, after
 from understudy.core.policies.upstream import Row
 from understudy.core.queue import OutputQueue
 
@@ -17,7 +18,7 @@ from understudy.core.queue import OutputQueue
 class Place:
     """A producer's answer."""
 
-    epoch: int
+    epoch: Epoch
     lost: bool
     """What was before it is lost for good, not only no longer needed."""
     row: Row | None = None
@@ -28,7 +29,7 @@ class Place:
 class Start:
     """Where a stage begins."""
 
-    epoch: int
+    epoch: Epoch
     lost: bool
     row: Row | None
     """With whom it is being rebuilt; None where what was before is lost anyway."""
@@ -39,11 +40,11 @@ class Start:
         return self.row is None or self.row.promised
 
 
-def place(queue: OutputQueue, consumer: str, *, newest: bool, gap: int, row: Row | None) -> Place:
+def place(queue: OutputQueue, consumer: str, *, newest: bool, gap: Epoch, row: Row | None) -> Place:
     """What the producing end of a stream answers. ``gap``: epochs before this one were lost without protection.
     ``row``: with whom the producer is being rebuilt itself."""
     progress = queue.progress[consumer]
-    epoch = progress.given + 1 if newest else max(queue.first, progress.acked + 1)
+    epoch = after(progress.given) if newest else max(queue.first, after(progress.acked))
     return Place(epoch, newest or epoch <= gap, row if queue.owes(consumer) else None)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from itertools import chain, count, repeat
 from typing import TYPE_CHECKING, Any
 
+from understudy.core.numbers import Epoch, Generation
 from understudy.errors import JobError
 from understudy.runtime import messages, wire
 from understudy.runtime.checkpoints import CheckpointStore
@@ -48,7 +49,14 @@ class ArmedQuery:
     asks whether it may go on."""
 
     def __init__(
-        self, host: Host, name: str, *, unit: str, generation: int, store: CheckpointStore, stateless: bool = False
+        self,
+        host: Host,
+        name: str,
+        *,
+        unit: str,
+        generation: Generation,
+        store: CheckpointStore,
+        stateless: bool = False,
     ) -> None:
         """``stateless``: it will begin from nothing, so there is no state to wait for."""
         self.host, self.name, self.unit, self.generation, self.store = host, name, unit, generation, store
@@ -56,7 +64,7 @@ class ArmedQuery:
         self.armed = False
         self.lock = threading.Condition()
         """Held by whoever changes or copies the store."""
-        self.open_at: int | None = None
+        self.open_at: Epoch | None = None
         """The epoch at which the state is open."""
         self._following = False
         """The state is being opened."""

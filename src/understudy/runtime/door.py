@@ -14,6 +14,7 @@ import psutil
 import pyarrow.flight as flight
 
 from understudy.core import beginning, draining
+from understudy.core.numbers import Epoch
 from understudy.errors import UnderstudyError
 from understudy.runtime import messages, wire
 from understudy.runtime.role import Standby
@@ -130,7 +131,7 @@ class Door:
             return refuse(Refusal.ELSEWHERE)
         return act(standby)
 
-    def _copy_at(self, call: messages.CopyAt, body: bytes) -> int | Reply[Any]:
+    def _copy_at(self, call: messages.CopyAt, body: bytes) -> Epoch | Reply[Any]:
         if self._stale(call):
             return refuse(Refusal.FENCED)
         primary = self.host.primary(call.stage)
@@ -153,11 +154,11 @@ class Door:
             return self.host.rehearsals.get(call.session)
         return self.host.spark_engine(call.stage)
 
-    def _initial(self, call: messages.Initial, body: bytes) -> int | Reply[Any]:
+    def _initial(self, call: messages.Initial, body: bytes) -> Epoch | Reply[Any]:
         engine = self._engine(call)
         return engine.initial() if engine else refuse(Refusal.STOPPED)
 
-    def _grant(self, call: messages.Grant, body: bytes) -> int | Reply[Any]:
+    def _grant(self, call: messages.Grant, body: bytes) -> Epoch | Reply[Any]:
         engine = self._engine(call)
         return engine.grant(call.after) if engine else refuse(Refusal.STOPPED)
 

@@ -28,6 +28,7 @@ import pyarrow as pa
 from understudy import job_files
 from understudy.core.directory import Directory
 from understudy.core.keeping import Report
+from understudy.core.numbers import Epoch, Generation, before
 from understudy.core.policies import Policy, parse
 from understudy.core.policies.upstream import Row
 from understudy.errors import SetupError
@@ -222,7 +223,7 @@ class Host:
         with self.changed:
             self.changed.wait_for(lambda: stage.stopping or self.serial != serial, timeout=timeout_s)
 
-    def trace(self, stage: str, what: str, epoch: int) -> None:
+    def trace(self, stage: str, what: str, epoch: Epoch) -> None:
         """With $UNDERSTUDY_TRACE set, one line per step of every epoch in the host's log: where the time goes."""
         if _TRACE:
             print(f"trace {time.time():.3f} {stage} {what} {epoch}", flush=True)
@@ -387,7 +388,7 @@ class Host:
         stage: str,
         *,
         unit: str,
-        generation: int,
+        generation: Generation,
         state: Path,
         where: Position,
         ready: Any = None,
@@ -427,7 +428,7 @@ class Host:
             return None
         with self.changed:
             self.changed.wait_for(lambda: stream.queue.next > stream.queue.first, timeout=3)
-            epoch = stream.queue.next - 1
+            epoch = before(stream.queue.next)
         table = self.payloads.get(stream.key, epoch)
         return None if table is None else table.slice(0, 10_000)
 

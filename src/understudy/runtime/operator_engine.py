@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from understudy.core.failover import CODE
+from understudy.core.numbers import Epoch, after
 from understudy.core.saving import Saving
 from understudy.runtime import blame, wire
 from understudy.runtime.arrow_types import collect
@@ -41,15 +42,15 @@ class Saves:
     def __init__(self, state: Path) -> None:
         self._folder = state / FOLDER
         self._lock = threading.Lock()
-        self._sizes: dict[int, int] = {}
+        self._sizes: dict[Epoch, int] = {}
         for path in self._folder.glob("*"):
             if path.name.isdigit():
-                self._sizes[int(path.name)] = path.stat().st_size
+                self._sizes[Epoch(int(path.name))] = path.stat().st_size
 
-    def has(self, epoch: int) -> bool:
+    def has(self, epoch: Epoch) -> bool:
         return epoch in self._sizes
 
-    def add(self, epoch: int, saved: bytes) -> None:
+    def add(self, epoch: Epoch, saved: bytes) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         temporary = self._folder / f".{epoch}"
         temporary.write_bytes(saved)
@@ -57,10 +58,10 @@ class Saves:
         with self._lock:
             self._sizes[epoch] = len(saved)
 
-    def read(self, epoch: int) -> bytes | None:
+    def read(self, epoch: Epoch) -> bytes | None:
         return (self._folder / str(epoch)).read_bytes() if self.has(epoch) else None
 
-    def files_of(self, epoch: int) -> dict[str, Path]:
+    def files_of(self, epoch: Epoch) -> dict[str, Path]:
         if not self.has(epoch):
             raise FileNotFoundError(f"the state after epoch {epoch} was not saved")
         return {f"{FOLDER}/{epoch}": self._folder / str(epoch)}
@@ -70,7 +71,7 @@ class Saves:
         with self._lock:
             return self._sizes[max(self._sizes)] if self._sizes else 0
 
-    def trim(self, epoch: int) -> None:
+    def trim(self, epoch: Epoch) -> None:
         """Nobody will ask for an older state than the newest that is no newer than ``epoch``. One more is kept: it may
         be on its way."""
         with self._lock:
@@ -92,7 +93,7 @@ class Living:
         self._saving = Saving(stage.policy.checkpoint_s)
         self._busy = threading.Lock()
         """Held by whoever has the object process an epoch, or save what it made of it."""
-        self._at: int | None = stage.start_epoch
+        self._at: Epoch | None = stage.start_epoch
         """The epoch that the object's state is at; None in the middle of one, and after one that failed."""
 
     def start(self) -> None:
@@ -107,7 +108,7 @@ class Living:
         if saved is not None:
             self._process.restore(saved)
 
-    def compute(self, epoch: int, tables: list[pa.Table]) -> pa.Table:
+    def compute(self, epoch: Epoch, tables: list[pa.Table]) -> pa.Table:
         assert self._process is not None
         with self._busy:
             self._at = None  # should it throw half-way, that is nobody's state
@@ -116,7 +117,7 @@ class Living:
         self.host.trace(self.stage.name, "computed", epoch)
         return made
 
-    def save_if_due(self, epoch: int) -> bool:
+    def save_if_due(self, epoch: Epoch) -> bool:
         """After an epoch was published. Returns whether the state after it was saved."""
         if not self.stage.wants_version() or not self._saving.due(epoch, time.monotonic()):
             return False
@@ -125,16 +126,16 @@ class Living:
         self._saving.took(time.monotonic() - begin)
         return True
 
-    def _save(self, epoch: int) -> None:
+    def _save(self, epoch: Epoch) -> None:
         """The state after ``epoch``, if the object is still there."""
         with self._busy:
             if self._at == epoch and not self._saves.has(epoch) and self._process is not None:
                 self._saves.add(epoch, self._process.save())
 
-    def has(self, epoch: int) -> bool:
+    def has(self, epoch: Epoch) -> bool:
         return self._saves.has(epoch)
 
-    def files_of(self, epoch: int) -> dict[str, Path]:
+    def files_of(self, epoch: Epoch) -> dict[str, Path]:
         """Where a stage stands still, it is asked for a state that was not saved ahead. Raises EngineFailed when the
         user's code fails at it, FileNotFoundError when the object has gone on."""
         if epoch < 0:
@@ -148,7 +149,7 @@ class Living:
     def size(self) -> int:
         return self._saves.size()
 
-    def trim(self, epoch: int) -> None:
+    def trim(self, epoch: Epoch) -> None:
         self._saves.trim(epoch)
 
     def stop(self) -> None:
@@ -176,7 +177,7 @@ class OperatorEngine:
                 traceback.print_exc()
             return cause_of(error)
 
-    def _input(self, stream: str, epoch: int) -> pa.Table:
+    def _input(self, stream: str, epoch: Epoch) -> pa.Table:
         table = self.stage.input_table(stream, epoch)
         if table is None:
             raise RuntimeError(f"epoch {epoch} of {stream} is not here")
@@ -185,23 +186,23 @@ class OperatorEngine:
     def stop(self) -> None:
         self._living.stop()
 
-    def files_of(self, epoch: int) -> dict[str, Path]:
+    def files_of(self, epoch: Epoch) -> dict[str, Path]:
         return self._living.files_of(epoch)
 
-    def files_for(self, shipper: Shipper, epoch: int) -> dict[str, Path]:
+    def files_for(self, shipper: Shipper, epoch: Epoch) -> dict[str, Path]:
         return self._living.files_of(epoch)
 
-    def last_files(self, epoch: int) -> dict[str, Path]:
+    def last_files(self, epoch: Epoch) -> dict[str, Path]:
         return self._living.files_of(epoch)
 
-    def sizes(self, epoch: int) -> tuple[int, int]:
+    def sizes(self, epoch: Epoch) -> tuple[int, int]:
         return self._living.size(), self._living.size()
 
-    def trimmed(self, epoch: int) -> None:
+    def trimmed(self, epoch: Epoch) -> None:
         self._living.trim(epoch)
 
-    def needs(self, epoch: int) -> int:
-        return epoch + 1  # only operators without state are rebuilt by replay
+    def needs(self, epoch: Epoch) -> Epoch:
+        return after(epoch)  # only operators without state are rebuilt by replay
 
 
 class PreparedEngine(SparkEngine):
@@ -218,11 +219,11 @@ class PreparedEngine(SparkEngine):
             return cause_of(error)
         return super().run()
 
-    def grant(self, after: int) -> int | wire.Reply[Any]:
-        return self._granted(after, version=self._living.has(after))
+    def grant(self, done: Epoch) -> Epoch | wire.Reply[Any]:
+        return self._granted(done, version=self._living.has(done))
 
     def publish(self, frame: DataFrame, batch: int) -> None:
-        epoch = batch + self.stage.base
+        epoch = Epoch(batch + self.stage.base)
         if self.stage.stopping or epoch < self.stage.output.queue.next:
             return  # Spark ran the batch again: the object has had it
         self.stage.publish(epoch, self._living.compute(epoch, [collect(frame)]))
@@ -232,18 +233,18 @@ class PreparedEngine(SparkEngine):
         self._living.stop()  # first: the query would wait for what it is at
         super().stop()
 
-    def files_of(self, epoch: int) -> dict[str, Path]:
+    def files_of(self, epoch: Epoch) -> dict[str, Path]:
         return {**super().files_of(epoch), **self._living.files_of(epoch)}
 
-    def files_for(self, shipper: Shipper, epoch: int) -> dict[str, Path]:
+    def files_for(self, shipper: Shipper, epoch: Epoch) -> dict[str, Path]:
         own = self._living.files_of(epoch)  # sent first: it is not kept for long
         return {**own, **super().files_for(shipper, epoch)}
 
-    def sizes(self, epoch: int) -> tuple[int, int]:
+    def sizes(self, epoch: Epoch) -> tuple[int, int]:
         state, changed = super().sizes(epoch)
         return state + self._living.size(), changed + self._living.size()
 
-    def trimmed(self, epoch: int) -> None:
+    def trimmed(self, epoch: Epoch) -> None:
         self._living.trim(epoch)
 
 

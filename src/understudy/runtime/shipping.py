@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from understudy.core.numbers import Epoch
 from understudy.runtime import messages
 from understudy.runtime.checkpoints import CheckpointStore
 from understudy.runtime.parts import CheckpointDamaged, Shipped
@@ -58,7 +59,9 @@ class Shipper:
         self._no_newer_until = stage.started_at + CALM_S
         self._counted: Callable[[int], None] = lambda _: None
 
-    def ship(self, epoch: int, needed: dict[str, Path], counted: Callable[[int], None] = lambda _: None) -> str | None:
+    def ship(
+        self, epoch: Epoch, needed: dict[str, Path], counted: Callable[[int], None] = lambda _: None
+    ) -> str | None:
         """Returns None when the version is safe at the target, else why not: ``fenced``, ``moved`` (another target was
         chosen meanwhile), ``disk: ...`` or another text. ``counted`` is told the bytes of every part."""
         failure: str | None = None

@@ -20,6 +20,7 @@ import pyarrow.flight as flight
 from understudy.core.entries import Follower
 from understudy.core.failover import StageThrew
 from understudy.core.keeping import Charge, Holdings, standing
+from understudy.core.numbers import NO_EPOCH, Epoch, Generation, after, before
 from understudy.core.plans import UnitPlan
 from understudy.runtime import blame, messages, wire
 from understudy.runtime.role import Primary, Standby, Succession
@@ -54,7 +55,7 @@ class EntryLog:
                 whole += len(line)
             os.truncate(path, whole)
         self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - open for the log's life
-        self.trimmed = -1
+        self.trimmed = NO_EPOCH
         """The newest epoch that no consumer needs any more. Not on disk: after all hosts have died, more may be needed
         than was thought while some were alive."""
 
@@ -87,16 +88,16 @@ class EntryLog:
 class SourceStage(Primary):
     """A source read by the host. ``log`` holds the entries so far; the next epoch is ``len(log.entries)``."""
 
-    def __init__(self, host: Host, name: str, *, unit: str, generation: int, log: EntryLog) -> None:
+    def __init__(self, host: Host, name: str, *, unit: str, generation: Generation, log: EntryLog) -> None:
         self.host, self.name, self.unit, self.generation, self.log = host, name, unit, generation, log
-        self.start_epoch = -1  # sinks on a source begin at its first entry; folder sinks skip what they have
+        self.start_epoch = NO_EPOCH  # sinks on a source begin at its first entry; folder sinks skip what they have
         self.stopping = False
         self._cutting = False
         """An epoch has been begun that is not published yet."""
         self.resumed_at: float | None = None
         # Any epoch so far can be read again from its entry; a consumer that asks where to begin need not go back to
         # those that are done with.
-        self.output = Stream(self, start=len(log.entries), first=log.trimmed + 1)
+        self.output = Stream(self, start=Epoch(len(log.entries)), first=after(log.trimmed))
         self._cursor = host.job.stages[name].source.open(log.entries)  # type: ignore[union-attr]
         self._replay: list[Entry] = host.options.replay.get(name, [])
         self._standbys: list[EntriesAt] | None = None
@@ -115,10 +116,10 @@ class SourceStage(Primary):
             with host.changed:
                 host.changed.wait_for(lambda: self.stopping or host.go > 0)
             self.resumed_at = time.time()
-            host.report(messages.Runs(self.unit, self.generation, self.name, len(self.log.entries) - 1))
+            host.report(messages.Runs(self.unit, self.generation, self.name, Epoch(len(self.log.entries) - 1)))
             opened = time.monotonic() - host.job.epoch_s
             while True:
-                epoch = len(self.log.entries)
+                epoch = Epoch(len(self.log.entries))
                 replaying = epoch < len(self._replay)
                 if not replaying:
                     self._wait(opened + (0.0 if host.options.replay else host.job.epoch_s))
@@ -141,7 +142,7 @@ class SourceStage(Primary):
         except Exception as error:
             traceback.print_exc()
             self.error = first_line(error)
-            cause, epoch = f"source {self.name!r}: {first_line(error)}", len(self.log.entries)
+            cause, epoch = f"source {self.name!r}: {first_line(error)}", Epoch(len(self.log.entries))
             host.report(StageThrew(self.unit, self.generation, self.name, epoch, cause, blame.of(error)))
 
     def _wait(self, until: float) -> None:
@@ -177,13 +178,14 @@ class SourceStage(Primary):
         return None
 
     @property
-    def begun(self) -> int:
-        return self.output.queue.next - 1 + self._cutting
+    def begun(self) -> Epoch:
+        due = self.output.queue.next
+        return due if self._cutting else before(due)
 
-    def regenerate(self, epoch: int) -> pa.Table | None:
+    def regenerate(self, epoch: Epoch) -> pa.Table | None:
         return self._cursor.read(self.log.entries[epoch]) if 0 <= epoch < len(self.log.entries) else None
 
-    def on_trimmed(self, epoch: int) -> None:
+    def on_trimmed(self, epoch: Epoch) -> None:
         self.log.trimmed = epoch
 
     def on_progress(self) -> None:
@@ -206,7 +208,7 @@ class SourceStage(Primary):
             self.host.report(messages.Fenced(self.unit, self.generation, self.name))
             self.stop()
 
-    def drain(self, final: int) -> bool:
+    def drain(self, final: Epoch) -> bool:
         return self.output.queue.trimmed >= final or not self.host.job.stages[self.name].sinks
 
     def stop(self) -> None:
@@ -264,7 +266,7 @@ class EntriesAt:
 class StandbySource(Standby):
     """Standby of a source read by the host: a copy of its entries."""
 
-    def __init__(self, host: Host, name: str, *, unit: str, generation: int, since: int, log: EntryLog) -> None:
+    def __init__(self, host: Host, name: str, *, unit: str, generation: Generation, since: int, log: EntryLog) -> None:
         self.host, self.name, self.unit, self.generation, self.log = host, name, unit, generation, log
         self.since = since
         self.stopping = False
@@ -276,11 +278,11 @@ class StandbySource(Standby):
         """Nothing runs before the primary is given up: two would cut different epochs."""
         return None
 
-    def follow(self, generation: int) -> None:
+    def follow(self, generation: Generation) -> None:
         with self._lock:
             self.generation = generation
 
-    def succeed(self, generation: int) -> Succession | None:
+    def succeed(self, generation: Generation) -> Succession | None:
         self.stop()
         primary = SourceStage(self.host, self.name, unit=self.unit, generation=generation, log=self.log)
         return primary, primary.start
@@ -299,7 +301,7 @@ class StandbySource(Standby):
                 self.log.truncate(taken.keep)
                 if taken.skip is not None and (new := call.entries[taken.skip :]):
                     self.log.append(new)
-                self.log.trimmed = min(call.certain, len(self.log.entries)) - 1
+                self.log.trimmed = Epoch(min(call.certain, len(self.log.entries)) - 1)
                 return len(self.log.entries)
         except OSError as error:
             return wire.refuse(Refusal.DISK, f"{error.strerror or error} on {self.host.name}")

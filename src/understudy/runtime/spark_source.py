@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from understudy.core.keeping import Charge, Holdings
+from understudy.core.numbers import Epoch
 from understudy.core.plans import UnitPlan
 from understudy.core.preserving import Preserving
 from understudy.core.queue import AHEAD_MAX
@@ -44,7 +45,7 @@ class Preserver:
             self._preserving.aim(standbys)
             self.host.changed.notify_all()
 
-    def preserve(self, epoch: int, needed: dict[str, Path]) -> bool:
+    def preserve(self, epoch: Epoch, needed: dict[str, Path]) -> bool:
         """Return once the epoch is safe at every standby. False when this source was fenced or stopped."""
         name = self.stage.name
         with self.host.changed:
@@ -64,14 +65,14 @@ class Preserver:
                 self.host.wait_for_newer_plan(serial, self.stage, 0.2)  # it may name other standbys, or none
         return False
 
-    def is_safe(self, epoch: int, needed: dict[str, Path]) -> bool:
+    def is_safe(self, epoch: Epoch, needed: dict[str, Path]) -> bool:
         """Whether all that keep the rows have the newest epoch; brings it to those that came since, once."""
         if self.newest == epoch:
             self._bring(epoch, needed)
         with self.host.changed:
             return self.newest == epoch and self._preserving.done()
 
-    def _bring(self, epoch: int, needed: dict[str, Path]) -> dict[str, str | None]:
+    def _bring(self, epoch: Epoch, needed: dict[str, Path]) -> dict[str, str | None]:
         """To those that lack it. Returns for each what failed."""
         with self.host.changed:
             shippers, holdings = self._shippers.of(self.stage.name), self._holdings
@@ -106,21 +107,21 @@ class SparkSourceStage(RunningStage):
         self._preserver.set_standbys(charges[0].standbys, holdings)
         return None
 
-    def next_epoch(self, after: int, *, version: bool = True) -> int | None:
+    def next_epoch(self, done: Epoch, *, version: bool = True) -> Epoch | None:
         with self.host.changed:
             while not self.stopping and (left := self._opened + self.host.job.epoch_s - time.monotonic()) > 0:
                 self.host.changed.wait(left)
-        epoch = super().next_epoch(after, version=version)
+        epoch = super().next_epoch(done, version=version)
         self._opened = time.monotonic()
         return epoch
 
-    def _may_run(self, epoch: int) -> bool:
+    def _may_run(self, epoch: Epoch) -> bool:
         return epoch < self.host.go and not self.host.draining and self.output.queue.ahead < AHEAD_MAX
 
-    def input_table(self, input: str, epoch: int) -> pa.Table:
+    def input_table(self, input: str, epoch: Epoch) -> pa.Table:
         return self.host.kind(self.name).arrow_schema(self.name).empty_table()
 
-    def publish(self, epoch: int, table: pa.Table) -> None:
+    def publish(self, epoch: Epoch, table: pa.Table) -> None:
         if self.stopping or epoch < self.output.queue.next:
             return
         self._queue_folder.mkdir(parents=True, exist_ok=True)
@@ -152,15 +153,15 @@ class SparkSourceStage(RunningStage):
                     needed[str(path.relative_to(self.state))] = path
         return needed
 
-    def on_trimmed(self, epoch: int) -> None:
+    def on_trimmed(self, epoch: Epoch) -> None:
         self.host.later(self._drop_rows, epoch)
 
-    def _drop_rows(self, epoch: int) -> None:
+    def _drop_rows(self, epoch: Epoch) -> None:
         for path in list(self._queue_folder.glob("*.arrow")):
             if int(path.stem) <= epoch:
                 path.unlink(missing_ok=True)
 
-    def drain(self, final: int) -> bool:
+    def drain(self, final: Epoch) -> bool:
         """Whoever came to keep the rows since the last epoch has yet to be brought it. Before the first there is
         nothing to bring."""
         if self.committed < self.granted:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from understudy.core import keeping
 from understudy.core.acks import FINAL
 from understudy.core.entries import Follower
+from understudy.core.numbers import Epoch, Generation, before, between
 from understudy.core.plans import UnitPlan
 from understudy.core.policies import Policy
 from understudy.sim.copies import Output
@@ -22,7 +23,7 @@ class SourceUnit(Member):
     """A source: it cuts epochs, and lets nobody see one before every standby has it in its log."""
 
     def __init__(
-        self, host: Host, name: str, generation: int, policy: Policy, *, primary: bool, since: int
+        self, host: Host, name: str, generation: Generation, policy: Policy, *, primary: bool, since: int
     ) -> None:
         super().__init__(host, name, generation, policy, primary=primary, since=since)
         (self.stage,) = self.shape.stages
@@ -36,13 +37,13 @@ class SourceUnit(Member):
         self._output = self._from_log()
 
     def _from_log(self) -> Output:
-        return Output(self.world, self.stage, first=self.log.base)
+        return Output(self.world, self.stage, first=Epoch(self.log.base))
 
     def begin(self, start: str) -> None:
         self.log = self.host.disk.logs.setdefault(self.stage, Log())
         self._run()
 
-    def promote(self, generation: int) -> None:
+    def promote(self, generation: Generation) -> None:
         self.generation, self.primary = generation, True
         self.holdings = self._nothing_held()
         self._run()
@@ -68,9 +69,9 @@ class SourceUnit(Member):
     def output(self, stream: str) -> Output | None:
         return self._output
 
-    def acknowledged(self, stream: str, consumer: str, acks: Mapping[int, int]) -> None:
+    def acknowledged(self, stream: str, consumer: str, acks: Mapping[int, Epoch]) -> None:
         if FINAL in acks and self._output.ack(consumer, acks[FINAL]) is not None:
-            trimmed = self._output.queue.first - 1
+            trimmed = before(self._output.queue.first)
             self.log.forget(trimmed)
             self.world.trimmed(self.stage, trimmed)
 
@@ -87,11 +88,11 @@ class SourceUnit(Member):
         return self._standbys or {}
 
     @property
-    def begun(self) -> int:
+    def begun(self) -> Epoch:
         """The newest epoch that will come out, whatever is asked from now on."""
-        return self.log.end - 1
+        return Epoch(self.log.end - 1)
 
-    def drain(self, finals: Mapping[str, int]) -> bool:
+    def drain(self, finals: Mapping[str, Epoch]) -> bool:
         return True  # all that it has cut is in its log
 
     # -- cutting and sharing ------------------------------------------------------------------------------------------
@@ -117,7 +118,7 @@ class SourceUnit(Member):
             self.world.send(self.host, host, self.name, "entries", message)
 
     def entries(
-        self, generation: int, key: str, after: int, values: tuple[int, ...], certain: int, sender: str
+        self, generation: Generation, key: str, after: int, values: tuple[int, ...], certain: int, sender: str
     ) -> None:
         """As standby: the primary's log after its first ``after`` entries; nobody needs the ``certain`` ones."""
         if self.host.directory.stale(self.name, generation):
@@ -134,10 +135,10 @@ class SourceUnit(Member):
             self.log.forget(certain)
             self._shared(sender, generation, key, self.log.end)
 
-    def _shared(self, sender: str, generation: int, key: str, has: int) -> None:
+    def _shared(self, sender: str, generation: Generation, key: str, has: int) -> None:
         self.world.send(self.host, sender, self.name, "shared", (generation, key, has))
 
-    def shared(self, generation: int, key: str, has: int) -> None:
+    def shared(self, generation: Generation, key: str, has: int) -> None:
         if not self.primary or self.stopped or generation != self.generation or key not in self._at():
             return
         if has < 0:
@@ -161,7 +162,7 @@ class SourceUnit(Member):
         self._show_upto(end)
 
     def _show_upto(self, end: int) -> None:
-        for epoch in range(self._output.queue.next, end):
+        for epoch in between(self._output.queue.next, Epoch(end)):
             value = self.log.entries[epoch - self.log.base]
             self.world.shown(self.stage, epoch, value)
             self._output.append(epoch, value)
