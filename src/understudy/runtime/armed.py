@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from understudy.runtime.host import Host
     from understudy.runtime.spark import Plans
+    from understudy.runtime.spark_files import Batch
 
 COLD_EPOCHS = 3
 """Batches run on throw-away rows before arming: they load and compile classes."""
@@ -208,7 +209,7 @@ class ArmedQuery:
                     self.close_state()  # Spark would never close what was opened for a query that has ended
                 self.lock.notify_all()
 
-    def _open(self, version: tuple[int, list[str]]) -> bool:
+    def _open(self, version: tuple[Batch, list[str]]) -> bool:
         assert self._stores is not None
         begin = time.monotonic()
         is_open = self._stores.open(self._query, version)
@@ -260,7 +261,7 @@ class ArmedQuery:
         if self._stores is not None and self._query is not None:
             self._stores.close(self._query)
 
-    def _publish(self, frame: DataFrame, batch: int) -> None:
+    def _publish(self, frame: DataFrame, batch: Batch) -> None:
         self.host.publish(self.name, frame, batch)
 
     def arm(self) -> str | wire.Reply[Any]:

@@ -19,7 +19,7 @@ from typing import Any
 
 from understudy.core.numbers import Epoch
 from understudy.runtime.parts import CheckpointDamaged, digest, inside, summed, twin_of, written
-from understudy.runtime.spark_files import move_in
+from understudy.runtime.spark_files import Batch, move_in
 
 ALWAYS_READ_BYTES = 64 << 10
 """Files up to this size are read again before a version is used. Larger ones, tables of state, only if they are not as
@@ -77,12 +77,12 @@ class CheckpointStore:
         """One, or two when the store was left in the middle of a change."""
         return sorted({Epoch(int(p.stem)) for p in self._manifests.iterdir()})
 
-    def version(self) -> tuple[int, list[str]] | None:
+    def version(self) -> tuple[Batch, list[str]] | None:
         """The batch after which the newest version was taken, and the names of its files; None when it has no state, or
         cannot be read."""
         try:
             newest = self._read(self.versions()[-1]) if self.has_state() else {}
-            return int(newest["epoch"]) - int(newest["base"]), list(newest["files"])
+            return Batch(int(newest["epoch"]) - int(newest["base"])), list(newest["files"])
         except (LookupError, ValueError):
             return None
 

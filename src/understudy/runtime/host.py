@@ -45,6 +45,7 @@ from understudy.runtime.roles import Roles
 from understudy.runtime.spare import Spare
 from understudy.runtime.spark import Plans, require_replayable, start_session
 from understudy.runtime.spark_engine import SparkEngine
+from understudy.runtime.spark_files import Batch
 from understudy.runtime.spark_io import TLS_VARIABLE, TOKEN_VARIABLE
 from understudy.runtime.spark_jvm import require_java
 from understudy.runtime.spark_source import SparkSourceStage
@@ -409,7 +410,7 @@ class Host:
         running = self.running(stage)
         return running.engine if running is not None and isinstance(running.engine, SparkEngine) else None
 
-    def publish(self, stage: str, frame: Any, batch: int) -> None:
+    def publish(self, stage: str, frame: Any, batch: Batch) -> None:
         engine = self.spark_engine(stage)
         if engine is not None:
             engine.publish(frame, batch)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from understudy.runtime.engine import Ended
     from understudy.runtime.host import Host
     from understudy.runtime.shipping import Shipper
+    from understudy.runtime.spark_files import Batch
     from understudy.runtime.stage import RunningStage
 
 FOLDER = "operator"
@@ -222,8 +223,8 @@ class PreparedEngine(SparkEngine):
     def grant(self, done: Epoch) -> Epoch | wire.Reply[Any]:
         return self._granted(done, version=self._living.has(done))
 
-    def publish(self, frame: DataFrame, batch: int) -> None:
-        epoch = Epoch(batch + self.stage.base)
+    def publish(self, frame: DataFrame, batch: Batch) -> None:
+        epoch = self.stage.epoch_of(batch)
         if self.stage.stopping or epoch < self.stage.output.queue.next:
             return  # Spark ran the batch again: the object has had it
         self.stage.publish(epoch, self._living.compute(epoch, [collect(frame)]))

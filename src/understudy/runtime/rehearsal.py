@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from understudy.runtime.host import Host
+    from understudy.runtime.spark_files import Batch
 
 NO_FASTER, LAST = 0.9, 3
 """A query is warm when none of its last so many batches took less than this part of the fastest before."""
@@ -157,7 +158,7 @@ class Rehearsal:
             if query is not None:
                 query.stop()
 
-    def _publish(self, frame: DataFrame, batch: int) -> None:
+    def _publish(self, frame: DataFrame, batch: Batch) -> None:
         collect(frame)
 
     def arm(self) -> str | wire.Reply[Any]:

@@ -24,7 +24,7 @@ from understudy.runtime.checkpoints import CheckpointStore
 from understudy.runtime.parts import CheckpointDamaged, Shipped
 from understudy.runtime.rehearsal import CALM_S
 from understudy.runtime.spark import first_line
-from understudy.runtime.spark_files import changes_in, files_of_version, files_since, image_in
+from understudy.runtime.spark_files import Batch, changes_in, files_of_version, files_since, image_in
 from understudy.runtime.wire import Refusal
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Shipper:
         with self.host.changed:
             return "moved" if self.over else failure
 
-    def files_of_query(self, batch: int) -> dict[str, Path]:
+    def files_of_query(self, batch: Batch) -> dict[str, Path]:
         """The files that make the version after ``batch`` of the stage's query at the target. Raises FileNotFoundError
         when Spark has cleaned up meanwhile."""
         state, shipped, newer = self.stage.state, self._shipped, self._newer

@@ -18,7 +18,7 @@ from understudy.errors import JobError
 from understudy.runtime import blame, messages, wire
 from understudy.runtime.arrow_types import collect
 from understudy.runtime.spark import WORKER_LATE, root_cause
-from understudy.runtime.spark_files import files_of_version, next_watermark_ms, sizes_of_version
+from understudy.runtime.spark_files import Batch, files_of_version, next_watermark_ms, sizes_of_version
 from understudy.runtime.wire import Refusal
 
 if TYPE_CHECKING:
@@ -131,8 +131,8 @@ class SparkEngine:
         size = -(-table.num_rows // parts)
         return table.slice(part * size, size)
 
-    def publish(self, frame: DataFrame, batch: int) -> None:
-        epoch = Epoch(batch + self.stage.base)
+    def publish(self, frame: DataFrame, batch: Batch) -> None:
+        epoch = self.stage.epoch_of(batch)
         self.host.trace(self.stage.name, "planned", epoch)
         table = collect(frame)
         self.host.trace(self.stage.name, "computed", epoch)
@@ -141,16 +141,16 @@ class SparkEngine:
     # -- state --------------------------------------------------------------------------------------------------------
 
     def files_of(self, epoch: Epoch) -> dict[str, Path]:
-        return files_of_version(self.stage.state, epoch - self.stage.base)
+        return files_of_version(self.stage.state, self.stage.batch_of(epoch))
 
     def files_for(self, shipper: Shipper, epoch: Epoch) -> dict[str, Path]:
-        return shipper.files_of_query(epoch - self.stage.base)
+        return shipper.files_of_query(self.stage.batch_of(epoch))
 
     def last_files(self, epoch: Epoch) -> dict[str, Path]:
         return {**self.files_of(epoch), **self._window_file(epoch)}
 
     def sizes(self, epoch: Epoch) -> tuple[int, int]:
-        return sizes_of_version(self.stage.state, epoch - self.stage.base)
+        return sizes_of_version(self.stage.state, self.stage.batch_of(epoch))
 
     def trimmed(self, epoch: Epoch) -> None:
         """Spark cleans up by itself."""
@@ -160,7 +160,7 @@ class SparkEngine:
         windows = self._windows_of(epoch)
         if windows is None:
             return after(epoch)
-        return windows.committed(epoch, next_watermark_ms(self.stage.state, epoch - self.stage.base))
+        return windows.committed(epoch, next_watermark_ms(self.stage.state, self.stage.batch_of(epoch)))
 
     def _windows_of(self, epoch: Epoch) -> Windows | None:
         """Made with the first epoch that is done: Spark has planned the stage by then."""

@@ -21,6 +21,7 @@ from understudy.core.plans import UnitPlan
 from understudy.core.preserving import Preserving
 from understudy.core.queue import AHEAD_MAX
 from understudy.runtime.shipping import Shippers
+from understudy.runtime.spark_files import Batch
 from understudy.runtime.stage import RunningStage
 from understudy.runtime.streams import write_table
 
@@ -131,10 +132,10 @@ class SparkSourceStage(RunningStage):
             folder = Path(record, self.name)
             folder.mkdir(parents=True, exist_ok=True)
             write_table(folder / f"{epoch}.arrow", table)
-        if self._preserver.preserve(epoch, self._files(epoch - self.base)):
+        if self._preserver.preserve(epoch, self._files(self.batch_of(epoch))):
             self.output.append(epoch, table)
 
-    def _files(self, batch: int) -> dict[str, Path]:
+    def _files(self, batch: Batch) -> dict[str, Path]:
         """What the standby needs to go on after ``batch``, as if it were committed: it has its rows."""
         needed = {"metadata": self.state / "metadata"}
         for number in (batch - 1, batch):
@@ -166,7 +167,7 @@ class SparkSourceStage(RunningStage):
         nothing to bring."""
         if self.committed < self.granted:
             return False
-        return self.committed < 0 or self._preserver.is_safe(self.committed, self._files(self.committed - self.base))
+        return self.committed < 0 or self._preserver.is_safe(self.committed, self._files(self.batch_of(self.committed)))
 
     def status(self) -> dict[str, Any]:
         return {**super().status(), "checkpoint": self._preserver.newest}

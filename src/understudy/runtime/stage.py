@@ -36,6 +36,7 @@ from understudy.runtime.engine import EngineFailed
 from understudy.runtime.keeper import Keeper, Reporter
 from understudy.runtime.parts import Shipped
 from understudy.runtime.role import Primary
+from understudy.runtime.spark_files import Batch
 from understudy.runtime.streams import Inlet, SinkWriter, Stream, write_table
 from understudy.runtime.wire import Refusal, Reply
 
@@ -165,6 +166,13 @@ class RunningStage(Primary):
         if self.since is not None:
             self.host.report(StandbyUnusable(self.unit, self.generation, self.host.name, self.since, cause))
         threading.Thread(target=self.stop, daemon=True).start()
+
+    def batch_of(self, epoch: Epoch) -> Batch:
+        """Spark's batch that makes an epoch."""
+        return Batch(epoch - self.base)
+
+    def epoch_of(self, batch: Batch) -> Epoch:
+        return Epoch(batch + self.base)
 
     # -- the engine's side --------------------------------------------------------------------------------------------
 
