@@ -20,7 +20,7 @@ from understudy.core.policies import Policy, base
 from understudy.runtime import blame, messages
 from understudy.runtime.engine import EngineFailed
 from understudy.runtime.rehearsal import CALM_S
-from understudy.runtime.shipping import CALM_BYTES, Shippers
+from understudy.runtime.shipping import CALM_BYTES, Shipper, Shippers
 
 if TYPE_CHECKING:
     from understudy.runtime.host import Host
@@ -151,23 +151,10 @@ class Keeper(threading.Thread):
             return
         begin = time.monotonic()
         try:
-            needed = stage.engine.files_for(shipper, order.epoch)
-            if order.queue:
-                needed |= stage.queue_files(order.epoch)
-            if shipper.lacks(needed) > CALM_BYTES:
-                with self.host.changed:
-                    calm = max(0.0, stage.started_at + CALM_S - time.monotonic())
-                    self.host.changed.wait_for(lambda: self.over or self._draining, timeout=calm)
-        except Exception as error:
-            if isinstance(error, EngineFailed):
-                stage.fail(error.cause, error.whose)
-            elif not isinstance(error, FileNotFoundError):  # it has been cleaned up meanwhile
-                traceback.print_exc()
-                if isinstance(error, OSError):  # this host's disk refuses: whoever takes over has another
-                    stage.fail(f"its state cannot be written: {error}", blame.of(error))
-            failure: str | None = f"the version cannot be named: {error}"
-        else:
-            failure = shipper.ship(order.epoch, needed, lambda size: self.spent.update({"bytes": size}))
+            failure = self._ship(stage, shipper, order)
+        except Exception as error:  # nobody else would hear of it, and the machine would wait for ever
+            traceback.print_exc()
+            failure = f"the capture failed: {error}"
         if failure == "fenced":
             stage.fence()
         elif failure == "moved":
@@ -183,6 +170,26 @@ class Keeper(threading.Thread):
                 self.handle(base.Pasted(order.stage, order.standby, order.epoch))
             else:
                 self._failed(order, failure)
+
+    def _ship(self, stage: RunningStage, shipper: Shipper, order: base.Capture) -> str | None:
+        """Bring what is ordered to its standby. Returns None, or why not, as ``Shipper.ship`` does."""
+        try:
+            needed = stage.engine.files_for(shipper, order.epoch)
+            if order.queue:
+                needed |= stage.queue_files(order.epoch)
+            if shipper.lacks(needed) > CALM_BYTES:
+                with self.host.changed:
+                    calm = max(0.0, stage.started_at + CALM_S - time.monotonic())
+                    self.host.changed.wait_for(lambda: self.over or self._draining, timeout=calm)
+        except Exception as error:
+            if isinstance(error, EngineFailed):
+                stage.fail(error.cause, error.whose)
+            elif not isinstance(error, FileNotFoundError):  # it has been cleaned up meanwhile
+                traceback.print_exc()
+                if isinstance(error, OSError):  # this host's disk refuses: whoever takes over has another
+                    stage.fail(f"its state cannot be written: {error}", blame.of(error))
+            return f"the version cannot be named: {error}"
+        return shipper.ship(order.epoch, needed, lambda size: self.spent.update({"bytes": size}))
 
     def _failed(self, order: base.Capture, failure: str) -> None:
         if failure.startswith("disk"):

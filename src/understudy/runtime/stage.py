@@ -202,18 +202,23 @@ class RunningStage(Primary):
                 self.resumed_at = time.time()
                 about = (self.unit, self.generation, self.name)
                 self.host.report(messages.Runs(*about, done) if self.primary else messages.Armed(*about))
-            while not (self.stopping or self._may_run(epoch)):
-                self.host.changed.wait()
-            while not self.stopping and (wait_s := self._wait_for_copies_s(epoch)) > 0:
-                self.host.changed.wait(wait_s)
-            if self.stopping:
-                return None
-            self.host.trace(self.name, "granted", epoch)
-            self.granted = max(self.granted, epoch)
-            self._batch_at = time.monotonic()
-            self.pace.started(epoch, self._batch_at)
-            self.host.changed.notify_all()
-        return epoch
+            # A query asks once for every input. When one of them was told to go on, so are the others, whatever has
+            # happened since: told to pause in between, it would neither end its epoch nor ever say that it has paused.
+            while not self.stopping and self.granted <= done:
+                if not self._may_run(epoch):
+                    self.host.changed.wait()
+                elif (wait_s := self._wait_for_copies_s(epoch)) > 0:
+                    self.host.changed.wait(wait_s)
+                else:
+                    self._grant(epoch)
+            return None if self.stopping else epoch
+
+    def _grant(self, epoch: Epoch) -> None:
+        self.host.trace(self.name, "granted", epoch)
+        self.granted = epoch
+        self._batch_at = time.monotonic()
+        self.pace.started(epoch, self._batch_at)
+        self.host.changed.notify_all()
 
     def _commit(self, epoch: Epoch, needs: dict[str, Epoch] | None, version: bool) -> None:
         self.committed = epoch
