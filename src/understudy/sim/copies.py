@@ -151,7 +151,7 @@ class Copy:
             self.ask(stream)
 
     def ask(self, stream: str) -> None:
-        epoch = after(self.received[stream])
+        epoch: Epoch = self.received[stream] + 1  # type: ignore[assignment]  # no call: it is asked often
         asked = self.asked.get(stream)
         if asked is not None and asked[0] == epoch:
             return
@@ -192,7 +192,7 @@ class Copy:
     def try_run(self) -> None:
         if self.busy or self.paused_by or self.stopped or not self.inputs:
             return  # without inputs it is a source, whose epochs are cut
-        epoch = after(self.done)
+        epoch: Epoch = self.done + 1  # type: ignore[assignment]
         for received in self.received.values():
             if received < epoch:
                 return
