@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from understudy import errors, sinks, sources
-    from understudy.core.policies import ActiveStandby, Hybrid, PassiveStandby, UpstreamBackup, auto, none
+    from understudy.core.policies import ActiveStandby, Checkpoint, Hybrid, PassiveStandby, UpstreamBackup, auto, none
     from understudy.job import Job, Stream
 
 __all__ = [
     "ActiveStandby",
+    "Checkpoint",
     "Hybrid",
     "Job",
     "PassiveStandby",
@@ -27,7 +28,7 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-_POLICIES = ("ActiveStandby", "Hybrid", "PassiveStandby", "UpstreamBackup", "auto", "none")
+_POLICIES = ("ActiveStandby", "Checkpoint", "Hybrid", "PassiveStandby", "UpstreamBackup", "auto", "none")
 _HOMES = {"Job": "job", "Stream": "job", **dict.fromkeys(_POLICIES, "core.policies")}
 
 

@@ -52,6 +52,10 @@ class Stage:
     roles: UnitRoles = field(default_factory=UnitRoles)
     sinks: dict[str, Sink] = field(default_factory=dict)
 
+    @property
+    def needs_all_input(self) -> bool:
+        return self.operator is not None and self.operator.needs_all_input
+
     def declared_schema(self) -> pa.Schema | None:
         """Of its stream, where the job says it; None where Spark has to be asked."""
         if self.operator is not None:
@@ -276,8 +280,8 @@ class Job:
                         f"streams are: {self._known()}"
                     )
         try:
-            return Topology.build(
-                [StageShape(s.name, s.inputs, tuple(s.sinks)) for s in self.stages.values()],
+            found = Topology.build(
+                [StageShape(s.name, s.inputs, tuple(s.sinks), s.needs_all_input) for s in self.stages.values()],
                 [self._unit_shape(name, stages) for name, stages in self._members().items()],
             )
         except CycleError as error:
@@ -286,6 +290,13 @@ class Job:
                 f"{first.where}: the job has a cycle: {error}; a stage cannot read, directly or through "
                 "others, what it writes. Remove one of these inputs."
             ) from None
+        for name, unit in found.spoiled():
+            lossy = found.units[unit].policy.describe()
+            raise JobError(
+                f"{self.stages[name].where}: {name!r} needs every row of its input, but unit {unit!r} may lose some "
+                f"({lossy}); protect {unit!r} with a standby or by upstream backup"
+            )
+        return found
 
     def check_ends(self) -> None:
         """Check a job to which nothing will be added any more. Raises JobError."""

@@ -4,7 +4,9 @@ For what is not a query: an online model, a filter, a parser, an algorithm. Its 
 
 - ``process(self, table)``: one epoch's rows as an Arrow table, for every input one; returns what comes of them;
 - ``save(self) -> bytes`` and ``restore(self, saved)``: its state. Both or neither: without them its attributes are
-  pickled.
+  pickled;
+- ``needs_all_input = True`` where one row that is missing would spoil all that comes after it. ``us.Checkpoint`` then
+  loses nothing of its input, and what is before it may not lose any either.
 
 The object lives in a process of its own beside the host, so that a crash, a leak or the interpreter's lock is its own.
 """
@@ -27,6 +29,8 @@ class Operator:
     """Of what ``process`` returns."""
     stateless: bool = False
     """What it makes of an epoch depends on that epoch alone: it can be rebuilt from nothing."""
+    needs_all_input: bool = False
+    """With a row missing, all that it makes afterwards would be wrong: one that pairs its inputs, for example."""
 
 
 def checked(cls: Any, schema: Any, *, inputs: int, stateless: bool) -> Operator:
@@ -43,7 +47,10 @@ def checked(cls: Any, schema: Any, *, inputs: int, stateless: bool) -> Operator:
     if hasattr(cls, "save"):
         _check_takes(cls, "save", 0, "nothing")
         _check_takes(cls, "restore", 1, "what save returned")
-    return Operator(cls, arrow_schema(schema), stateless)
+    needs_all_input = getattr(cls, "needs_all_input", False)
+    if not isinstance(needs_all_input, bool):
+        raise ValueError(f"{cls.__name__}.needs_all_input is {needs_all_input!r}; make it True or False")
+    return Operator(cls, arrow_schema(schema), stateless, needs_all_input)
 
 
 def _check_takes(cls: type, name: str, count: int, what: str) -> None:

@@ -230,7 +230,7 @@ def _estimate(job: Job, unit: UnitShape, policy: Policy, classes: list[OperatorC
 def _recovery(policy: Policy, classes: list[OperatorClass]) -> tuple[str, str]:
     """A plan is only as good as its weakest operator (D-Bobox 2014, Section II)."""
     if not policy.protected:
-        return "gap", "rows between the crash and the new start are lost, and the state begins anew"
+        return "gap", policy.missing()
     weak = next((found for found in classes if found.determinism == "arbitrary"), None)
     if weak is not None:
         return "rollback", f"nothing is lost, but what is made again may differ: {weak.determinism_cause}"

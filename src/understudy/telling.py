@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from understudy.core.monitoring import OWNER
 from understudy.core.policies import Policy
+
+if TYPE_CHECKING:
+    from understudy.runtime.messages import Runs
 
 UNPROTECTED = "UNPROTECTED"
 
@@ -32,11 +35,19 @@ def health(about: Mapping[str, Any], now: float) -> str:
     return words
 
 
+def runs(stage: Runs, host: str) -> str:
+    """For example: "speeds runs on h2 after epoch 40, with a state that lacks the last 3"."""
+    text = f"{stage.stage} runs on {host} after epoch {stage.epoch}"
+    if not stage.missing:
+        return text
+    return f"{text}, with a state that lacks {'that epoch' if stage.missing == 1 else f'the last {stage.missing}'}"
+
+
 def standbys(unit: Mapping[str, Any], policy: Policy) -> str:
     """``unit``: a unit as the coordinator tells it. For example: "h1 (armed), h2 (arming)", "UNPROTECTED"."""
     turn = unit.get("turn") or {}
     coming = [_standby(host, turn, unit["armed"], f", for {turn['policy']}") for host in turn.get("standbys", ())]
-    if not policy.protected:
+    if policy.recovery == "gap":
         return ", ".join([f"{UNPROTECTED}, as its policy says", *coming])
     if not policy.backups:
         return ", ".join(["none: rebuilt by replay", *coming])

@@ -11,7 +11,7 @@ import pytest
 from understudy.core.choice import EVERY, NoPolicy, choose
 from understudy.core.costs import estimate, reach_s
 from understudy.core.operators import Key, Operator, OperatorClass, judge
-from understudy.core.policies import ActiveStandby, Auto, PassiveStandby, Policy, UpstreamBackup, auto, none
+from understudy.core.policies import ActiveStandby, Auto, Checkpoint, PassiveStandby, Policy, UpstreamBackup, auto, none
 from understudy.core.profile import Profile
 
 INPUT = Operator("StreamingRelationV2")
@@ -43,7 +43,7 @@ HEAVY = Profile(rows_per_s=50_000, bytes_per_s=2e6, output_bytes_per_s=2e6, delt
         (auto(recovery_time="30s"), SMALL, WINDOW, UpstreamBackup(ack_every="10s")),
         (auto(recovery_time="5s"), SMALL, WINDOW, PassiveStandby(every="5s")),
         (auto(recovery_time="10s", loss="some"), SMALL, EVER, none),
-        (auto(recovery_time="2s", loss="some"), SMALL, EVER, PassiveStandby(every="2s")),
+        (auto(recovery_time="2s", loss="some"), SMALL, EVER, Checkpoint(every="10s")),
         (auto(recovery_time="30s", overhead=0.2), HEAVY, WINDOW, UpstreamBackup(ack_every="10s")),
     ],
 )
@@ -64,7 +64,8 @@ def test_no_policy_that_meets_the_goal_is_cheaper() -> None:
         everything += [ActiveStandby(), *([ActiveStandby(delivery="eager")] if profile is INNER else [])]
         paced = [UpstreamBackup(), *(UpstreamBackup(ack_every=every) for every in EVERY)]
         everything += paced if not found.refusal else []
-        everything += [none] if goal.loss == "some" else []
+        lossy = [none, *(Checkpoint(every=every) for every in EVERY)]
+        everything += lossy if goal.loss == "some" else []
         estimates = [estimate(policy, profile, reach_s=reach_s([found])) for policy in everything]
         good = [e for e in estimates if e.worst_s <= goal.recovery_s and e.overhead <= (goal.overhead or 1e9)]
         if not good:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -28,7 +29,7 @@ from understudy.core.policies.base import (
     StandbysChanged,
     Tick,
 )
-from understudy.core.policies.passive import RETRY_S, Individual, StageVersions, Sweeping, Synchronous
+from understudy.core.policies.passive import EARLY, RETRY_S, Individual, StageVersions, Sweeping, Synchronous
 
 EVERY_S = 2.0
 
@@ -123,8 +124,12 @@ class NaiveSweeping(Story):
             return [life[-1][0] + RETRY_S]
         has_something = any(isinstance(w, Pasted) for _, w in life)
         if role.last and has_something and not self.draining():
-            captures = [then for then, w in life if isinstance(w, Capture)]
-            return [captures[-1] + EVERY_S]
+            failed = max((i for i, (_, w) in enumerate(life) if isinstance(w, CaptureFailed)), default=-1)
+            timer = -math.inf
+            for then, what in life[failed + 1 :]:
+                if isinstance(what, Capture):  # one that comes early leaves the timer where it was
+                    timer = max(then, timer) + EVERY_S
+            return [timer - EARLY * EVERY_S]
         return []
 
     def next_deadline(self) -> float | None:

@@ -9,7 +9,7 @@ from protections import at, play, standbys, trimmed
 
 from understudy.core.policies import ActiveStandby, PassiveStandby, UpstreamBackup, none
 from understudy.core.policies.active import Active
-from understudy.core.policies.base import AckUpstream, Capture, Committed, Drain, Pasted, StageRole
+from understudy.core.policies.base import AckUpstream, Capture, Committed, Drain, Pasted, StageRole, Want
 from understudy.core.policies.passive import Sweeping
 from understudy.core.saving import SHARE, Saving
 
@@ -73,7 +73,7 @@ def test_a_sweep_captures_the_newest_state_that_was_kept() -> None:
         (0, trimmed(3), []),
         (0, trimmed(5), [Capture("s", "b", 4, queue=False)]),
     )
-    assert machine.wants_versions()
+    assert machine.wants("s", 0) is Want.AHEAD
 
 
 def test_when_the_job_stops_the_state_that_a_stage_is_at_is_captured() -> None:
@@ -106,7 +106,7 @@ def test_a_new_copy_waits_for_a_state_whose_input_is_still_there() -> None:
     from before it."""
     machine = Active([StageRole("s", -1, ("in",))])
     at(machine, 0, standbys("b"), kept(0), Pasted("s", "b", 0), passed(1), passed(2), Pasted("s", "b", 2))
-    assert not machine.wants_versions(), "everybody has the state"
+    assert machine.wants("s", 0) is Want.NOTHING, "everybody has the state"
     play(
         machine,
         (0, standbys("c"), []),
@@ -122,4 +122,4 @@ def test_a_new_copy_waits_for_a_state_whose_input_is_still_there() -> None:
 def test_who_wants_no_states_of_a_stage_that_goes_on(policy: object) -> None:
     machine = policy.protect([StageRole("s", -1, ("in",))])  # type: ignore[attr-defined]
     at(machine, 0, standbys())
-    assert not machine.wants_versions()
+    assert machine.wants("s", 0) is Want.NOTHING

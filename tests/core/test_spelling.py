@@ -7,6 +7,7 @@ import pytest
 from understudy.core.policies import (
     ActiveStandby,
     Auto,
+    Checkpoint,
     Hybrid,
     PassiveStandby,
     Policy,
@@ -32,6 +33,7 @@ SPELT: list[tuple[Policy, str]] = [
     (UpstreamBackup(), "upstream-backup"),
     (UpstreamBackup(k=2), "upstream-backup k=2"),
     (Hybrid(every="1s", standbys=3), "hybrid every=1s standbys=3"),
+    (Checkpoint(every="1s"), "checkpoint every=1s"),
     (Auto("5s", overhead=0.2), "auto recovery_time=5s overhead=0.2"),
 ]
 
@@ -44,8 +46,8 @@ def test_there_and_back(policy: Policy, text: str) -> None:
 
 
 def test_every_policy_has_a_spelling() -> None:
-    ours = ["none", "passive-standby", "active-standby", "upstream-backup", "hybrid", "auto"]
-    assert list(kinds())[:6] == ours, "those that others have added come after"
+    ours = ["none", "passive-standby", "active-standby", "upstream-backup", "hybrid", "checkpoint", "auto"]
+    assert list(kinds())[:7] == ours, "those that others have added come after"
     assert {type(policy) for policy, _ in SPELT} == {kinds()[name] for name in ours}
 
 

@@ -55,9 +55,11 @@ class Begin:
 
 @dataclass(frozen=True)
 class Promote:
-    """From standby to primary: with what runs already, else with what is on disk."""
+    """From standby to primary: with what runs already, else with what is on disk. ``saved``: from a state that may be
+    older than what its producers still have for it (``core.beginning``)."""
 
     generation: Generation
+    saved: bool = False
 
 
 @dataclass(frozen=True)
@@ -148,8 +150,8 @@ def orders(host: str, mine: Standing, wanted: UnitPlan, defined: Policy) -> list
 def _lead(mine: Standing, wanted: UnitPlan) -> list[Order]:
     if mine.part is Part.PRIMARY and mine.generation == wanted.generation:
         return []
-    if mine.part is Part.STANDBY and wanted.start == "held":
-        return [Promote(wanted.generation)]
+    if mine.part is Part.STANDBY and wanted.start in ("held", "saved"):
+        return [Promote(wanted.generation, saved=wanted.start == "saved")]
     # Its own next generation; or it was being made a standby, and does not count as one yet.
     return [Begin(wanted.generation, wanted.start)]
 

@@ -1,7 +1,8 @@
 """Where a stage begins that has no state: what its producers answer, and what comes of their answers.
 
 Without protection it begins at the newest epoch, the next that it was not given before. Rebuilt by replay it begins at
-the oldest that its producers have kept for it. Real hosts and simulated ones only carry the questions and answers.
+the oldest that its producers have kept for it; and so it does with a state that was saved some while ago. Real hosts
+and simulated ones only carry the questions and answers.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from understudy.core.numbers import Epoch, after
+from understudy.core.numbers import Epoch, after, before
 from understudy.core.policies.upstream import Row
 from understudy.core.queue import OutputQueue
 
@@ -57,3 +58,20 @@ def start(places: Sequence[Place], lost_with: str | None, tolerates: int, *, new
         if each.row is not None:
             row = row.joined_by(each.row)
     return Start(epoch, lost, None if newest or lost else row)
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """Where a stage goes on with a state that was saved."""
+
+    epoch: Epoch
+    """The state counts as being of this epoch."""
+    skipped: int
+    """Epochs of input that are missing from it."""
+
+
+def resumed(saved: Epoch, found: Start) -> Resumed:
+    """``saved``: the epoch that the state was saved after. Producers keep what was not acknowledged: where that begins
+    no later than the state ends, nothing is missing from it."""
+    epoch = max(saved, before(found.epoch))
+    return Resumed(epoch, epoch - saved)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from understudy.core.costs import Estimate, estimate, reach_s
 from understudy.core.operators import OperatorClass, duration
-from understudy.core.policies import ActiveStandby, PassiveStandby, Policy, UpstreamBackup, none
+from understudy.core.policies import ActiveStandby, Checkpoint, PassiveStandby, Policy, UpstreamBackup, none
 from understudy.core.policies.auto import Auto
 from understudy.core.profile import Profile
 
@@ -62,7 +62,7 @@ def choose(goal: Auto, profile: Profile, operators: Sequence[OperatorClass]) -> 
 
 def candidates(goal: Auto, profile: Profile, operators: Sequence[OperatorClass]) -> list[Candidate]:
     """What there is to choose from: the policies that such a unit can be under without losing more than is allowed."""
-    policies: list[Policy] = [none] if goal.loss == "some" else []
+    policies: list[Policy] = [none, *(Checkpoint(every=every) for every in EVERY)] if goal.loss == "some" else []
     if not _refusal(operators):
         policies += [UpstreamBackup(), *(UpstreamBackup(ack_every=every) for every in EVERY)]
     policies += [PassiveStandby(every=every) for every in EVERY] + [ActiveStandby()]

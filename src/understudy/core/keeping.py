@@ -118,7 +118,7 @@ class Holdings:
         return [] if host == self.host else [Report(StandbyUnusable(self.unit, self.generation, host, since, cause))]
 
 
-Effect = base.Capture | base.AckUpstream | base.Pause | base.Resume | Report
+Effect = base.Capture | base.AckUpstream | base.Pause | base.Resume | base.Late | Report
 """What is to be carried out. What running standbys may trim goes along with answers (``Keeper.trimmed``)."""
 
 
@@ -230,5 +230,5 @@ class Keeper:
     def safe(self) -> bool:
         return self.machine.safe()
 
-    def wants_versions(self) -> bool:
-        return self.machine.wants_versions()
+    def wants(self, stage: str, now: float) -> base.Want:
+        return self.machine.wants(stage, now)

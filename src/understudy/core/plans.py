@@ -69,8 +69,9 @@ class UnitPlan(Standbys):
     """The standbys that hold a whole checkpoint, or need none because nothing was acknowledged upstream yet."""
     start: str = "fresh"
     """What the primary of this generation starts from: ``fresh`` (nothing), ``held`` (the checkpoint that it holds
-    as standby or from an earlier run; fresh where none was ever taken), ``newest`` (empty state at the newest
-    input epoch: policy none) or ``replay`` (empty state at the oldest epochs that its producers have kept)."""
+    as standby or from an earlier run; fresh where none was ever taken), ``saved`` (the same, at the oldest epochs that
+    its producers have kept: what was acknowledged since is lost), ``newest`` (empty state at the newest input epoch:
+    policy none) or ``replay`` (empty state at the oldest epochs that its producers have kept)."""
     since: tuple[int, ...] = ()
     """For each standby the serial of the plan that made it one. A host that was replaced by a new process keeps its
     name but begins anew, which this tells apart."""

@@ -17,6 +17,8 @@ class StageShape:
     inputs: tuple[str, ...] = ()
     sinks: tuple[str, ...] = ()
     """Names of the sinks fed by this stage's stream, unique in the job."""
+    needs_all_input: bool = False
+    """With a row missing, all that it makes afterwards would be wrong."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,22 @@ class Topology:
                 found.add(name)
         return found
 
+    def spoiled(self) -> list[tuple[str, str]]:
+        """Stages that are not right without every row, each with a unit that may lose some before it, or its own."""
+        lossy: dict[str, str] = {}
+        found: list[tuple[str, str]] = []
+        for name, stage in self.stages.items():
+            before = next((lossy[i] for i in stage.inputs if i in lossy), None)
+            policy, unit = self.units[self.unit_of[name]].policy, self.unit_of[name]
+            saved = stage.needs_all_input and policy.recovery == "saved"
+            if before is None and not (policy.protected or policy.is_goal or saved):
+                before = unit
+            if before is not None:
+                lossy[name] = before
+                if stage.needs_all_input:
+                    found.append((name, before))
+        return found
+
     def inner(self, unit: str) -> tuple[str, ...]:
         """The stages of a unit that read from others: all but sources."""
         return tuple(stage for stage in self.units[unit].stages if self.stages[stage].inputs)
@@ -124,7 +142,8 @@ class Topology:
         return [self.role(name, start[name]) for name in self.units[unit].stages]
 
     def role(self, stage: str, start: Epoch, trimmed: Epoch | None = None) -> StageRole:
-        return StageRole(stage, start, self.stages[stage].inputs, self.is_last(stage), trimmed)
+        shape = self.stages[stage]
+        return StageRole(stage, start, shape.inputs, self.is_last(stage), trimmed, shape.needs_all_input)
 
 
 def topological_order(inputs: Mapping[str, Iterable[str]]) -> list[str]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from understudy.core.beginning import Start
 from understudy.core.numbers import Epoch, Generation
 from understudy.runtime import messages, wire
 from understudy.runtime.checkpoints import CheckpointStore
@@ -82,7 +83,7 @@ class ActiveStandbyStage(Standby):
     def running(self) -> RunningStage | None:
         return self.copy
 
-    def succeed(self, generation: Generation) -> Succession | None:
+    def succeed(self, generation: Generation, found: Start | None = None) -> Succession | None:
         copy = self._release()
         return None if copy is None else (copy, lambda: copy.promote(generation))
 

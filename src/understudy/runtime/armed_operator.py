@@ -108,7 +108,7 @@ class ArmedOperator:
         with self.lock:
             versions = self._store.versions()
             epoch = versions[-1] if versions else None
-            saved = None if epoch is None else Saves(self._store.state).read(epoch)
+            saved = self._saved()
         with self._acting:
             if self._abandoned:  # whoever takes over sees to the state itself
                 return
@@ -118,6 +118,11 @@ class ArmedOperator:
         with self.lock:
             if not self._abandoned:
                 self._keep(process, epoch)
+
+    def _saved(self) -> bytes | None:
+        """What the object returned for the newest version."""
+        version = self._store.newest()
+        return None if version is None else Saves(self._store.state).read(version[0])
 
     def _keep(self, process: OperatorProcess | None, epoch: Epoch | None) -> None:
         """Call with ``lock`` held."""
@@ -197,7 +202,7 @@ class ArmedOperator:
             with self._acting:  # what is under way ends first; nothing comes after it
                 if process.version == versions[-1] and not mended:
                     return
-                saved = Saves(self._store.state).read(versions[-1])
+                saved = self._saved()
                 try:
                     if saved is not None:
                         process.restore(saved)

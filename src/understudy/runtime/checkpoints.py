@@ -78,10 +78,14 @@ class CheckpointStore:
         return sorted({Epoch(int(p.stem)) for p in self._manifests.iterdir()})
 
     def version(self) -> tuple[Batch, list[str]] | None:
-        """The batch after which the newest version was taken, and the names of its files; None when it has no state, or
-        cannot be read."""
+        """The batch after which the newest version was taken, and the names of its files; None when it has no state of
+        a query, or cannot be read."""
+        return self.newest() if self.has_state() else None
+
+    def newest(self) -> tuple[Batch, list[str]] | None:
+        """The same of a version with any state, or none."""
         try:
-            newest = self._read(self.versions()[-1]) if self.has_state() else {}
+            newest = self._read(self.versions()[-1])
             return Batch(int(newest["epoch"]) - int(newest["base"])), list(newest["files"])
         except (LookupError, ValueError):
             return None

@@ -96,6 +96,10 @@ class Choosing:
                 f"{policy.describe()} needs {policy.backups + 1} hosts and {alive} are there; "
                 f"start more with `understudy host`, or ask for at most {alive - 1} besides the primary"
             )
+        for stage, lossy in topology.under({unit: policy}).spoiled():
+            raise JobError(
+                f"{stage!r} needs every row of its input, and unit {lossy!r} may lose some under {policy.describe()}"
+            )
         coordinator.ask_check(messages.CheckJob({unit: spell(policy)}))
         with coordinator.changed:
             before = len(coordinator.events)

@@ -38,7 +38,7 @@ from understudy.runtime.event_log import EventLog
 from understudy.runtime.fleet import Fleet
 from understudy.runtime.journal import Journal, Kept
 from understudy.runtime.watching import Watch
-from understudy.runtime.wire import Refusal
+from understudy.runtime.wire import Refusal, Reply, refuse
 
 A = TypeVar("A")
 
@@ -344,18 +344,20 @@ class Coordinator:
                 plan=self.failover.plan,
             ))
 
-    def _on_report(self, report: messages.Report, body: bytes) -> None:
+    def _on_report(self, report: messages.Report, body: bytes) -> Reply[Any] | None:
         host = report.host
         with self.changed:
+            if not self.begun and report.kind != messages.SparkFailed.__name__:
+                return refuse(Refusal.LATER)  # it has yet to read its journal, and knows no units
             match report.what():
                 case StandbyReady() as event:
                     self.handle(event)
                     self._look_whether_to_open()
                 case StandbyUnusable() | Turned() | StageThrew() as event:
                     self.handle(event)
-                case messages.Runs(unit, generation, stage, epoch):
+                case messages.Runs(unit, generation, stage) as runs:
                     self.opening.runs(stage, generation)
-                    self.say("running", f"{stage} runs on {host} after epoch {epoch}", unit=unit, host=host, t=report.t)
+                    self.say("running", telling.runs(runs, host), unit=unit, host=host, t=report.t)
                     self._tell_exposed(unit)
                     self._look_whether_to_open()
                 case messages.Armed(unit, generation, stage, spare):
@@ -377,6 +379,7 @@ class Coordinator:
                 case messages.SparkFailed(cause):
                     self.fail(SetupError(f"Spark did not start on {host}: {cause}"))
             self.changed.notify_all()
+        return None
 
     def _on_gone(self, gone: messages.Gone) -> None:
         if gone.generation != self.failover.plan.units[gone.unit].generation:
@@ -476,14 +479,13 @@ class Coordinator:
 
     def standbys(self, name: str) -> str:
         """The standbys of a unit, in words."""
-        plan = self.failover.plan.units[name]
-        about = asdict(plan) | {"armed": self.readiness.armed_of(name)}
+        about = asdict(self.failover.plan.units[name]) | {"armed": self.readiness.armed_of(name)}
         return telling.standbys(about, self.failover.topology.units[name].policy)
 
     def _about(self, name: str, plan: UnitPlan) -> dict[str, Any]:
         shape = self.failover.topology.units[name]
-        monitor = shape.monitor if shape.monitor not in (None, plan.primary) else OWNER
-        return {"policy": spell(shape.policy), "monitor": monitor}
+        watched_by = shape.monitor not in (None, plan.primary)
+        return {"policy": spell(shape.policy), "monitor": shape.monitor if watched_by else OWNER}
 
     def _health(self, host: str) -> dict[str, Any]:
         """As ``monitoring.Health``, with instants as seconds since 1970."""

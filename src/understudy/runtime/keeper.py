@@ -122,6 +122,8 @@ class Keeper(threading.Thread):
                 self.stages[effect.stage].send_acks()
             case base.Pause() | base.Resume():
                 self._pause(self.stages[effect.stage], isinstance(effect, base.Pause))
+            case base.Late():
+                self.spent.update({"late": 1})
             case keeping.Report():
                 self.host.report(effect.event)
             case _:

@@ -24,6 +24,8 @@ ORPHAN_S = 600.0
 Shorter would end a job whose coordinator is being repaired."""
 JOINING_S = 0.3
 """How often a host that nobody watches asks to be watched."""
+AGAIN_S = 0.2
+"""After how long a report that was not heard is sent again."""
 REFUSALS = 3
 """How often a host may be refused before it ends: its token is wrong."""
 
@@ -119,10 +121,20 @@ class Membership:
                 self.host.changed.wait_for(lambda: bool(self._reports))
                 report = self._reports[0]
             try:
-                self._coordinator.call(report, timeout_s=5)
-            except flight.FlightError:
-                time.sleep(0.2)
+                heard = not self._coordinator.call(report, timeout_s=5).refused
+            except flight.FlightError as error:
+                heard = False
+                if isinstance(error, flight.FlightServerError):  # it fails at this one: others must not wait for that
+                    print(f"the coordinator cannot deal with {report.kind}: {error}", flush=True)
+                    self._put_last(report)
+            if not heard:
+                time.sleep(AGAIN_S)
                 continue
             with self.host.changed:
                 if self._reports and self._reports[0] is report:  # not forgotten meanwhile
                     self._reports.popleft()
+
+    def _put_last(self, report: messages.Report) -> None:
+        with self.host.changed:
+            if self._reports and self._reports[0] is report:
+                self._reports.rotate(-1)

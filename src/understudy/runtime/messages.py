@@ -299,6 +299,8 @@ class Runs(Message, frozen=True):
     generation: numbers.Generation
     stage: str
     epoch: numbers.Epoch
+    missing: int = 0
+    """So many epochs up to that one are not in its state."""
 
 
 class Armed(Message, frozen=True):

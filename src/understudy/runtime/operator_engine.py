@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from understudy.core.failover import CODE
 from understudy.core.numbers import Epoch, after
+from understudy.core.policies.base import Want
 from understudy.core.saving import Saving
 from understudy.runtime import blame, wire
 from understudy.runtime.arrow_types import collect
@@ -20,6 +21,7 @@ from understudy.runtime.engine import EngineFailed
 from understudy.runtime.operator_process import Died, OperatorProcess, Threw, Unfit
 from understudy.runtime.spark import root_cause
 from understudy.runtime.spark_engine import SparkEngine
+from understudy.runtime.spark_files import Batch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -28,55 +30,55 @@ if TYPE_CHECKING:
     from understudy.runtime.engine import Ended
     from understudy.runtime.host import Host
     from understudy.runtime.shipping import Shipper
-    from understudy.runtime.spark_files import Batch
     from understudy.runtime.stage import RunningStage
 
 FOLDER = "operator"
-"""Of a checkpoint: ``operator/12`` is what the object's ``save`` returned after epoch 12."""
+"""Of a checkpoint: ``operator/12`` is what the object's ``save`` returned after batch 12, which is an epoch as Spark's
+batches are (``RunningStage.base``): a state may go on at a later epoch than it was saved at."""
 KEPT = 2
 """How many states are kept from before the trim point."""
 
 
 class Saves:
-    """The states of an object that were saved, by epoch, as files in a stage's state folder."""
+    """The states of an object that were saved, by batch, as files in a stage's state folder."""
 
     def __init__(self, state: Path) -> None:
         self._folder = state / FOLDER
         self._lock = threading.Lock()
-        self._sizes: dict[Epoch, int] = {}
+        self._sizes: dict[Batch, int] = {}
         for path in self._folder.glob("*"):
             if path.name.isdigit():
-                self._sizes[Epoch(int(path.name))] = path.stat().st_size
+                self._sizes[Batch(int(path.name))] = path.stat().st_size
 
-    def has(self, epoch: Epoch) -> bool:
-        return epoch in self._sizes
+    def has(self, batch: Batch) -> bool:
+        return batch in self._sizes
 
-    def add(self, epoch: Epoch, saved: bytes) -> None:
+    def add(self, batch: Batch, saved: bytes) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        temporary = self._folder / f".{epoch}"
+        temporary = self._folder / f".{batch}"
         temporary.write_bytes(saved)
-        os.rename(temporary, self._folder / str(epoch))
+        os.rename(temporary, self._folder / str(batch))
         with self._lock:
-            self._sizes[epoch] = len(saved)
+            self._sizes[batch] = len(saved)
 
-    def read(self, epoch: Epoch) -> bytes | None:
-        return (self._folder / str(epoch)).read_bytes() if self.has(epoch) else None
+    def read(self, batch: Batch) -> bytes | None:
+        return (self._folder / str(batch)).read_bytes() if self.has(batch) else None
 
-    def files_of(self, epoch: Epoch) -> dict[str, Path]:
-        if not self.has(epoch):
-            raise FileNotFoundError(f"the state after epoch {epoch} was not saved")
-        return {f"{FOLDER}/{epoch}": self._folder / str(epoch)}
+    def files_of(self, batch: Batch) -> dict[str, Path]:
+        if not self.has(batch):
+            raise FileNotFoundError(f"the state after batch {batch} was not saved")
+        return {f"{FOLDER}/{batch}": self._folder / str(batch)}
 
     def size(self) -> int:
         """Of the newest."""
         with self._lock:
             return self._sizes[max(self._sizes)] if self._sizes else 0
 
-    def trim(self, epoch: Epoch) -> None:
-        """Nobody will ask for an older state than the newest that is no newer than ``epoch``. One more is kept: it may
+    def trim(self, batch: Batch) -> None:
+        """Nobody will ask for an older state than the newest that is no newer than ``batch``. One more is kept: it may
         be on its way."""
         with self._lock:
-            old = sorted(e for e in self._sizes if e <= epoch)[:-KEPT]
+            old = sorted(b for b in self._sizes if b <= batch)[:-KEPT]
             for each in old:
                 del self._sizes[each]
         for each in old:
@@ -105,7 +107,7 @@ class Living:
         if self.stage.stopping:  # and whoever said so found no process yet
             self._process.end()
         self._process.make()
-        saved = self._saves.read(self.stage.start_epoch)
+        saved = self._saves.read(self.stage.batch_of(self.stage.start_epoch))
         if saved is not None:
             self._process.restore(saved)
 
@@ -120,7 +122,8 @@ class Living:
 
     def save_if_due(self, epoch: Epoch) -> bool:
         """After an epoch was published. Returns whether the state after it was saved."""
-        if not self.stage.wants_version() or not self._saving.due(epoch, time.monotonic()):
+        wants, due = self.stage.wants(), self._saving.due(epoch, time.monotonic())
+        if Want.NOW not in wants and not (due and Want.AHEAD in wants):
             return False
         begin = time.monotonic()
         self._save(epoch)
@@ -130,28 +133,28 @@ class Living:
     def _save(self, epoch: Epoch) -> None:
         """The state after ``epoch``, if the object is still there."""
         with self._busy:
-            if self._at == epoch and not self._saves.has(epoch) and self._process is not None:
-                self._saves.add(epoch, self._process.save())
+            if self._at == epoch and not self.has(epoch) and self._process is not None:
+                self._saves.add(self.stage.batch_of(epoch), self._process.save())
 
     def has(self, epoch: Epoch) -> bool:
-        return self._saves.has(epoch)
+        return self._saves.has(self.stage.batch_of(epoch))
 
     def files_of(self, epoch: Epoch) -> dict[str, Path]:
         """Where a stage stands still, it is asked for a state that was not saved ahead. Raises EngineFailed when the
         user's code fails at it, FileNotFoundError when the object has gone on."""
-        if epoch < 0:
+        if self.stage.batch_of(epoch) < 0:
             return {}
         try:
             self._save(epoch)
         except (Threw, Died) as error:
             raise EngineFailed(*cause_of(error)) from error
-        return self._saves.files_of(epoch)
+        return self._saves.files_of(self.stage.batch_of(epoch))
 
     def size(self) -> int:
         return self._saves.size()
 
     def trim(self, epoch: Epoch) -> None:
-        self._saves.trim(epoch)
+        self._saves.trim(self.stage.batch_of(epoch))
 
     def stop(self) -> None:
         if self._process is not None:

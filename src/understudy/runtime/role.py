@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from understudy.core.agreement import Part, Standing
+from understudy.core.beginning import Start
 from understudy.core.keeping import Charge, Holdings
 from understudy.core.numbers import FIRST_EPOCH, Epoch, Generation
 from understudy.core.plans import UnitPlan
@@ -155,8 +156,9 @@ class Standby(Role):
         return None
 
     @abstractmethod
-    def succeed(self, generation: Generation) -> Succession | None:
-        """Become the primary; None when there is nothing to go on with but what is on disk."""
+    def succeed(self, generation: Generation, found: Start | None = None) -> Succession | None:
+        """Become the primary; None when there is nothing to go on with but what is on disk. ``found``: what producers
+        still have for it, where what is held is a state from some while ago."""
 
 
 Succession = tuple[Primary, Callable[[], None]]

@@ -152,8 +152,8 @@ class Roles:
                 self.host.report(messages.Fenced(unit, generation, stage))
             case agreement.Begin(generation, start):
                 self._begin(unit, stage, generation, start, plan)
-            case agreement.Promote(generation):
-                self._promote(unit, stage, generation)
+            case agreement.Promote(generation, saved):
+                self._promote(unit, stage, generation, plan, saved=saved)
             case agreement.StandBy(generation, since, policy):
                 self.discard(stage)
                 self._become_standby(unit, stage, generation, since, policy)
@@ -266,11 +266,14 @@ class Roles:
             standby = kind(self.host, stage, unit=unit, generation=generation, since=since, folder=folder)
         self._register(stage, standby)
 
-    def _promote(self, unit: str, stage: str, generation: Generation) -> None:
+    def _promote(
+        self, unit: str, stage: str, generation: Generation, plan: Mapping[str, UnitPlan], *, saved: bool
+    ) -> None:
         """Lead a stage of which this host was a standby."""
         self._tell_becoming(stage, generation, "what it holds as standby")
         self.host.rehearsing.hold()
-        succession = self._as_standby(stage).succeed(generation)
+        found = self._go_on_at(unit, stage, generation, plan) if saved else None
+        succession = self._as_standby(stage).succeed(generation, found)
         if succession is None:  # a standby that was to run, and does not: what it was given is on disk
             self._begin_held(unit, stage, generation)
         else:
@@ -281,13 +284,14 @@ class Roles:
         self._tell_becoming(stage, generation, start)
         if stage in self.host.spares:
             self.host.rehearsing.hold()
+        found = self._go_on_at(unit, stage, generation, plan) if start == "saved" else None
         self.discard(stage)
         if self._is_host_source(stage):
             log = EntryLog(self.host.stage_folder(stage) / "entries.jsonl", clear=start != "held")
             primary = SourceStage(self.host, stage, unit=unit, generation=generation, log=log)
             self._start(stage, primary, primary.start)
-        elif start == "held":
-            self._begin_held(unit, stage, generation)
+        elif start in ("held", "saved"):
+            self._begin_held(unit, stage, generation, found)
         else:
             self._begin_anew(unit, stage, generation, start, plan)
 
@@ -303,7 +307,7 @@ class Roles:
             if not found.promised:
                 self.host.report(messages.Gone(unit, generation, stage, before(base)))
                 return
-            where = {"start_epoch": before(base), "base": base, "gap": base if found.lost else FIRST_EPOCH}
+            where = {**FRESH, "start_epoch": before(base), "base": base, "gap": base if found.lost else FIRST_EPOCH}
         spare = self._living_spare(stage)
         folder = self.host.stage_folder(stage)
         for other in folder.iterdir() if folder.is_dir() else []:
@@ -322,14 +326,15 @@ class Roles:
 
         self._start(stage, primary, begin)
 
-    def _begin_held(self, unit: str, stage: str, generation: Generation) -> None:
-        """From the newest checkpoint in this host's folder, if there is one."""
+    def _begin_held(self, unit: str, stage: str, generation: Generation, found: beginning.Start | None = None) -> None:
+        """From the newest checkpoint in this host's folder, if there is one. ``found``: see ``Standby.succeed``."""
         with self._sparing:
             spare = self.host.spares.pop(stage, None)
         if spare is not None:
             self._end_spare(spare)
         manifest, state = self._held(unit, stage)
-        primary = self.host.lead(stage, unit=unit, generation=generation, state=state, where=position(manifest))
+        where = position(manifest, found)
+        primary = self.host.lead(stage, unit=unit, generation=generation, state=state, where=where)
         self._start(stage, primary, primary.start)
 
     def _start(self, stage: str, primary: Primary, begin: Callable[[], None]) -> None:
@@ -391,6 +396,14 @@ class Roles:
                 if store is not None:
                     holds[folder.name] = store.versions()[-1]
         return holds
+
+    def _go_on_at(
+        self, unit: str, stage: str, generation: Generation, plan: Mapping[str, UnitPlan]
+    ) -> beginning.Start | None:
+        """What producers still have for a stage whose state is from some while ago; None where they have all of it."""
+        if self.host.topology.stages[stage].needs_all_input:
+            return None
+        return self._begin_at(unit, stage, generation, plan, newest=False)
 
     def _begin_at(
         self, unit: str, stage: str, generation: Generation, plan: Mapping[str, UnitPlan], *, newest: bool

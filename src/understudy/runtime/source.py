@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from understudy.core.beginning import Start
 from understudy.core.entries import Follower
 from understudy.core.failover import StageThrew
 from understudy.core.keeping import Charge, Holdings, standing
@@ -282,7 +283,7 @@ class StandbySource(Standby):
         with self._lock:
             self.generation = generation
 
-    def succeed(self, generation: Generation) -> Succession | None:
+    def succeed(self, generation: Generation, found: Start | None = None) -> Succession | None:
         self.stop()
         primary = SourceStage(self.host, self.name, unit=self.unit, generation=generation, log=self.log)
         return primary, primary.start

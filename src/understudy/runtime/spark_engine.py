@@ -115,7 +115,8 @@ class SparkEngine:
 
     def _granted(self, done: Epoch, *, version: bool) -> Epoch | wire.Reply[Any]:
         self._asked = True
-        epoch = self.stage.next_epoch(done, version=version)
+        # A state that was saved some while ago goes on at a later epoch than the one that Spark's log ends with.
+        epoch = self.stage.next_epoch(max(done, self.stage.start_epoch), version=version)
         return wire.refuse(Refusal.STOPPED) if epoch is None else epoch
 
     def parts(self, input: str, epoch: Epoch) -> messages.Partitioning:

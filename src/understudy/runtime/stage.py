@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from understudy.core import keeping
+from understudy.core import beginning, keeping
 from understudy.core.acks import FINAL
+from understudy.core.beginning import Start
 from understudy.core.draining import Ending, ending
 from understudy.core.failover import StageThrew, StandbyUnusable
 from understudy.core.keeping import Charge, Holdings
@@ -53,16 +54,25 @@ class Position(TypedDict):
     start_epoch: Epoch
     base: int
     gap: Epoch
+    missing: int
 
 
-FRESH: Position = {"start_epoch": NO_EPOCH, "base": 0, "gap": FIRST_EPOCH}
+FRESH: Position = {"start_epoch": NO_EPOCH, "base": 0, "gap": FIRST_EPOCH, "missing": 0}
 
 
-def position(manifest: dict[str, Any] | None) -> Position:
-    """After the version that a manifest names; None: from nothing."""
-    if manifest is None:
-        return FRESH
-    return {"start_epoch": manifest["epoch"], "base": manifest["base"], "gap": manifest.get("gap", 0)}
+def position(manifest: dict[str, Any] | None, found: Start | None = None) -> Position:
+    """After the version that a manifest names; None: from nothing. With what producers have answered, of a state that
+    was saved some while ago: it counts as being of the epoch before those that they still have, and what comes between
+    is lost."""
+    at = FRESH
+    if manifest is not None:
+        gap = manifest.get("gap", 0)
+        at = {"start_epoch": manifest["epoch"], "base": manifest["base"], "gap": gap, "missing": 0}
+    if found is not None:
+        resumed = beginning.resumed(at["start_epoch"], found)
+        base, missing = at["base"] + resumed.skipped, resumed.skipped
+        at = {"start_epoch": resumed.epoch, "base": base, "gap": after(resumed.epoch), "missing": missing}
+    return at
 
 
 class RunningStage(Primary):
@@ -84,15 +94,18 @@ class RunningStage(Primary):
         primary: bool = True,
         since: int | None = None,
         gap: Epoch = FIRST_EPOCH,
+        missing: int = 0,
         row: Row | None = None,
     ) -> None:
         """``ready``: what was made ready of its engine. Not ``primary``: runs as a copy. With ``since``, the plan that
         made this host a standby, its primary counts on it and is told how far it is. ``gap``: epochs before this one
-        were lost while the unit had no protection. ``row``: it is being rebuilt, and with whom."""
+        were lost while the unit had no protection. ``missing``: so many are not in its state. ``row``: it is being
+        rebuilt, and with whom."""
         self.host, self.name, self.unit, self.generation = host, name, unit, generation
         self.primary, self.since = primary, since
         self.folder, self.state = folder, state
         self.start_epoch, self.base, self.gap, self.row = start_epoch, base, gap, row
+        self.missing = missing
         self.inputs = host.job.stages[name].inputs
         self.granted = self.committed = start_epoch
         self.keepers: tuple[Keeper, ...] = ()
@@ -201,7 +214,8 @@ class RunningStage(Primary):
             if self.resumed_at is None:
                 self.resumed_at = time.time()
                 about = (self.unit, self.generation, self.name)
-                self.host.report(messages.Runs(*about, done) if self.primary else messages.Armed(*about))
+                runs = messages.Runs(*about, done, self.missing)
+                self.host.report(runs if self.primary else messages.Armed(*about))
             # A query asks once for every input. When one of them was told to go on, so are the others, whatever has
             # happened since: told to pause in between, it would neither end its epoch nor ever say that it has paused.
             while not self.stopping and self.granted <= done:
@@ -234,10 +248,10 @@ class RunningStage(Primary):
             self._tell(base.Paused(self.name))
         self.host.changed.notify_all()
 
-    def wants_version(self) -> bool:
-        """Somebody may want the state after the epoch that was just made."""
+    def wants(self) -> set[base.Want]:
+        """Whether somebody may want the state after the epoch that was just made."""
         with self.host.changed:
-            return any(keeper.machine.wants_versions() for keeper in self.keepers)
+            return {keeper.machine.wants(self.name, time.monotonic()) for keeper in self.keepers}
 
     def input_table(self, input: str, epoch: Epoch) -> pa.Table | None:
         return self.host.payloads.get(self.inlets[input].key, epoch)

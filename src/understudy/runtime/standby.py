@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from understudy.core.agreement import copy_serves
+from understudy.core.beginning import Start
 from understudy.core.numbers import Epoch, Generation
 from understudy.errors import SetupError
 from understudy.runtime import messages, wire
@@ -179,7 +180,7 @@ class StandbyStage(Standby):
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
-    def succeed(self, generation: Generation) -> Succession | None:
+    def succeed(self, generation: Generation, found: Start | None = None) -> Succession | None:
         if self.copy is not None:
             copy = self.copy
             with self.armed.lock:
@@ -188,7 +189,7 @@ class StandbyStage(Standby):
             return copy, lambda: copy.promote(generation)
         manifest, ready, state = self._take_over()
         primary = self.host.lead(
-            self.name, unit=self.unit, generation=generation, state=state, ready=ready, where=position(manifest)
+            self.name, unit=self.unit, generation=generation, state=state, ready=ready, where=position(manifest, found)
         )
 
         def begin() -> None:

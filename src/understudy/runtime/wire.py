@@ -13,6 +13,7 @@ import os
 import socket
 import struct
 import threading
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -103,6 +104,7 @@ class Refusal(StrEnum):
 
 
 A = TypeVar("A")
+T = TypeVar("T")
 """What a message is answered with."""
 
 
@@ -345,7 +347,7 @@ class Server(flight.FlightServerBase):
             call = msgspec.json.decode(head, type=kind)
         except (ValueError, RecursionError) as error:
             raise flight.FlightServerError(f"malformed {action.type!r}: {error}") from None
-        reply = handler(call, body)
+        reply = _answered(action.type, lambda: handler(call, body))
         return [(reply if isinstance(reply, Reply) else Reply(reply)).encoded()]
 
     def do_get(self, context: Any, ticket: flight.Ticket) -> flight.FlightDataStream:
@@ -355,7 +357,19 @@ class Server(flight.FlightServerBase):
             request = msgspec.json.decode(encoded, type=kind)
         except (ValueError, KeyError, RecursionError) as error:
             raise flight.FlightServerError(f"malformed ticket: {error}") from None
-        return getter(request)
+        return _answered(name, lambda: getter(request))
+
+
+def _answered(what: str, answer: Callable[[], T]) -> T:
+    """Whoever asks is told that this process failed at it, always by the same class of error: Arrow would turn some of
+    Python's into its own, which nobody expects of a connection."""
+    try:
+        return answer()
+    except flight.FlightError:
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        raise flight.FlightServerError(f"{what} failed: {type(error).__name__}: {error}") from None
 
 
 def _require_free(host: str, port: int) -> None:

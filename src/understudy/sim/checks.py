@@ -107,6 +107,8 @@ def _needs_after(world: World, host: str, unit: str, stage: str) -> Epoch | None
     if not node.alive or here is None or here.primary or isinstance(here, SourceUnit):
         return None
     assert isinstance(here, Unit)
+    if here.policy.recovery == "saved" and not world.topology.stages[stage].needs_all_input:
+        return None  # it goes on with what its producers still have
     if here.policy.standby_runs:
         copy = here.copies.get(stage)
         return FIRST_EPOCH if copy is None else after(copy.done)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from understudy.core import failover
 from understudy.core.numbers import Epoch, after
 from understudy.core.plans import UnitPlan
-from understudy.core.policies import Policy
+from understudy.core.policies import Policy, parse
 from understudy.sim.units import Unit
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ class Saboteur:
             promise = self._promise(name, unit)
             if self._unsettled <= promise or (promise == 0 and unit.primary != host):
                 continue
-            if promise > 0 or self._policy(name, unit).protected:
+            if promise > 0 or self._keeps_all(name, unit):
                 self.beyond = True
             else:
                 self.unprotected.add(name)
@@ -177,13 +177,22 @@ class Saboteur:
     def _policy(self, name: str, unit: UnitPlan) -> Policy:
         return unit.protected_by(self.world.topology.units[name].policy)
 
+    def _keeps_all(self, name: str, unit: UnitPlan) -> bool:
+        """Nothing of the unit may be lost: by its policy, or because none of its stages would be right without."""
+        stages = self.world.topology.stages
+        needs = all(stages[stage].needs_all_input for stage in self.world.topology.units[name].stages)
+        policy = self._policy(name, unit)
+        return policy.protected or (policy.recovery == "saved" and needs)
+
     def _asks_for(self, name: str, unit: UnitPlan) -> int:
         """How many hosts may fail at once by what protects the unit: its policy, or the one to come where there is
         none, or its standbys have made room."""
         policy = self._policy(name, unit)
+        if policy.recovery == "saved" and unit.standbys:
+            return policy.backups if self._keeps_all(name, unit) else 0
         if policy.recovery == "replay" or unit.standbys:
             return policy.tolerates
-        return len(unit.turn.ready) if unit.turn else 0
+        return len(unit.turn.ready) if unit.turn and parse(unit.turn.policy).protected else 0
 
     def _has(self, name: str, unit: UnitPlan) -> int:
         """How many of them as things stand: not every standby need be ready."""
@@ -345,7 +354,7 @@ class Saboteur:
     def _held(self, plan: Mapping[str, UnitPlan]) -> bool:
         """A checkpoint was taken of everything that is protected: else the user is told to start over."""
         disks = [host.disk for host in self.world.hosts.values()]
-        stages = [self.world.topology.units[name].stages for name, u in plan.items() if self._policy(name, u).protected]
+        stages = [self.world.topology.units[name].stages for name, u in plan.items() if self._keeps_all(name, u)]
         return all(any(disk.has_all(mine) for disk in disks) for mine in stages)
 
     def _trap(self, fault: Fault) -> Callable[[], None] | None:
@@ -353,7 +362,7 @@ class Saboteur:
             (unit.primary, stage)
             for name, unit in self.world.coordinator.journalled.units.items()
             for stage in self.world.topology.units[name].stages
-            if unit.primary is not None and self._policy(name, unit).protected
+            if unit.primary is not None and self._keeps_all(name, unit)
         ]
         if not led:
             return None
@@ -368,7 +377,7 @@ class Saboteur:
 
     def _poisoned(self, fault: Fault) -> Callable[[], None] | None:
         """An epoch of some stage, which nobody has begun, cannot be made before the code was mended."""
-        protected = [n for n, u in self.world.coordinator.journalled.units.items() if self._policy(n, u).protected]
+        protected = [n for n, u in self.world.coordinator.journalled.units.items() if self._keeps_all(n, u)]
         stages = [stage for name in protected for stage in self.world.topology.units[name].stages]
         if not stages:
             return None
@@ -397,7 +406,7 @@ class Saboteur:
     def _kill_all(self, lasts_s: float) -> None:
         plan = self.world.coordinator.journalled.units
         self.beyond |= not self._on_disks(plan)
-        self.unprotected.update(name for name, unit in plan.items() if not self._policy(name, unit).protected)
+        self.unprotected.update(name for name, unit in plan.items() if not self._keeps_all(name, unit))
         self.world.coordinator.nothing_runs = True
         self._close(lasts_s)
 

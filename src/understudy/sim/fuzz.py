@@ -17,6 +17,7 @@ from itertools import pairwise
 from understudy.core.operators import Window
 from understudy.core.policies import (
     ActiveStandby,
+    Checkpoint,
     Hybrid,
     PassiveStandby,
     Policy,
@@ -44,6 +45,11 @@ POLICIES: dict[str, Policy] = {
     "hybrid": Hybrid(every=EVERY_S),
     "none": none,
 }
+SAVING: dict[str, Policy] = {
+    "checkpoint": Checkpoint(every=EVERY_S),
+    "checkpoint-2": Checkpoint(every=3 * EVERY_S, standbys=2),
+}
+"""Chosen apart, so that no seed came to mean another story when these came."""
 FLOW_EPOCHS = 12
 """Cut after everything has healed: a queue is trimmed by what comes after."""
 SETTLE_S = 20.0
@@ -157,6 +163,22 @@ def _with_monitors(job: SimJob, chance: random.Random, hosts: int) -> SimJob:
     return replace(job, topology=Topology.build(topology.stages.values(), units))
 
 
+def _that_need_all(
+    chance: random.Random, stages: list[StageShape], chosen: dict[str, Policy], units: dict[str, str]
+) -> list[StageShape]:
+    """Some stages are not right without every row. None of them is behind a unit that may lose some."""
+    lossy: set[str] = set()
+    found: list[StageShape] = []
+    for stage in stages:
+        unit = units.get(stage.name, stage.name)
+        behind = bool(lossy.intersection(stage.inputs))
+        needs = bool(stage.inputs) and not behind and chance.random() < 0.5
+        found.append(replace(stage, needs_all_input=needs))
+        if behind or (stage.inputs and not needs and not chosen[unit].protected):
+            lossy.add(stage.name)
+    return found
+
+
 def _random_windows(chance: random.Random, job: SimJob) -> dict[str, Window]:
     """Some of the states that let go of old input do so by event time."""
     bounded = [name for name, stage in job.topology.stages.items() if stage.inputs and job.span_of(name)]
@@ -190,7 +212,7 @@ def _with_endings(chance: random.Random, conditions: Conditions, faults: list[Fa
 
 
 def _random_switches(
-    chance: random.Random, job: SimJob, conditions: Conditions, faults: list[Fault]
+    chance: random.Random, job: SimJob, conditions: Conditions, faults: list[Fault], policies: dict[str, Policy]
 ) -> list[Switching]:
     """Some units come under other policies, now and then right before something goes wrong."""
     end = conditions.epoch_s * conditions.epochs
@@ -199,7 +221,7 @@ def _random_switches(
     for _ in range(chance.randint(1, 4)):
         unit = chance.choice(inner)
         rebuilds = all(job.span_of(stage) for stage in unit.stages)
-        policy = POLICIES[chance.choice([n for n, p in POLICIES.items() if rebuilds or p.recovery != "replay"])]
+        policy = policies[chance.choice([n for n, p in policies.items() if rebuilds or p.recovery != "replay"])]
         at = chance.uniform(0.3, end)
         if faults and chance.random() < 0.6:
             at = max(0.3, chance.choice(faults).at - chance.uniform(-0.1, 0.2))
@@ -224,6 +246,12 @@ def play(seed: int, *, tell: bool = False) -> Story:
         for s in stages
         if s.inputs
     }
+    saving = seed % 11 in (5, 8)
+    if saving:  # as with monitors
+        apart = random.Random(f"checkpoints of {seed}")
+        chosen |= {n: SAVING[apart.choice([*SAVING])] for n in names if apart.random() < 0.6}
+        if seed % 5 not in (1, 2):
+            stages = _that_need_all(apart, stages, chosen, units)
     job = job_of(stages, chosen, span=span, units=units)
     conditions = Conditions(
         epochs=chance.randint(8, 25),
@@ -245,7 +273,7 @@ def play(seed: int, *, tell: bool = False) -> Story:
     switches: list[Switching] = []
     if seed % 5 in (1, 2):  # as with monitors
         apart = random.Random(f"switches of {seed}")
-        switches = _random_switches(apart, job, conditions, faults)
+        switches = _random_switches(apart, job, conditions, faults, {**POLICIES, **(SAVING if saving else {})})
         # Now and then state is so slow to move that epochs go by meanwhile.
         conditions = replace(conditions, disk_s=apart.choice([0.002, 0.05, 0.2]), delay_s=apart.choice([0.001, 0.02]))
     world_seed = chance.getrandbits(32)

@@ -173,13 +173,13 @@ class Host(Node):
                 self.tell(f"has been replaced as primary {generation} of {name}")
             case agreement.Begin(generation, start):
                 self.tell(f"becomes primary {generation} of {name} from {start}")
-                self._drop(name, disk=start != "held")
+                self._drop(name, disk=start not in ("held", "saved"))
                 unit = self.units[name] = self._new(name, generation, self.directory.policies.of[name], primary=True)
                 unit.begin(start)
-            case agreement.Promote(generation):
+            case agreement.Promote(generation, saved):
                 self.tell(f"becomes primary {generation} of {name} from what it holds as standby")
                 assert mine is not None
-                mine.promote(generation)
+                mine.promote(generation, saved=saved)
             case agreement.StandBy(generation, since, policy):
                 self._drop(name)
                 self.units[name] = self._new(name, generation, policy, primary=False, since=since)

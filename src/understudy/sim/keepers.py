@@ -85,12 +85,16 @@ class Keeper:
                 copy = self.unit.copies[effect.stage]
                 copy.paused_by.discard(self)
                 copy.try_run()
+            case base.Late():
+                self.host.tell(f"is {effect.late_s:.3f} s late to save {effect.stage}")
             case keeping.Report():
                 self.host.report(effect.event)
             case _:
                 raise TypeError(f"nobody can carry out {effect}")
 
     def _ack(self, copy: Copy, effect: base.AckUpstream) -> None:
+        known = self.world.acknowledged
+        known[copy.name] = max(effect.epoch, known.get(copy.name, NO_EPOCH))
         if copy.acks is not self.machine.acks[copy.name]:
             self.unit.allow(copy)
         for stream in copy.inputs if effect.input is None else (effect.input,):
@@ -132,6 +136,7 @@ class Keeper:
         elif refusal is not None:
             self.note(base.CaptureFailed(stage, key, lost_standby=False))
         else:
+            self.world.saved[stage, key] = max(epoch, self.world.saved.get((stage, key), NO_EPOCH))
             self.note(base.Pasted(stage, key, epoch))
 
     def retry(self, before: float) -> None:

@@ -72,6 +72,10 @@ class World:
         self.story: list[tuple[float, str]] | None = None
         """Set to a list to have the story told; costs time."""
         self.violations: list[str] = []
+        self.acknowledged: dict[str, Epoch] = {}
+        """Stage -> the newest epoch of its input that any of its primaries has acknowledged."""
+        self.saved: dict[tuple[str, str], Epoch] = {}
+        """Stage, and standby as its primary knows it -> the newest state that the primary knows to be safe there."""
         self.effects = 0
         """Orders of machines carried out so far; each is a place to crash at."""
         self.crash_at: dict[tuple[int, str], Callable[[Node], None]] = {}

@@ -43,7 +43,8 @@ class SourceUnit(Member):
         self.log = self.host.disk.logs.setdefault(self.stage, Log())
         self._run()
 
-    def promote(self, generation: Generation) -> None:
+    def promote(self, generation: Generation, *, saved: bool = False) -> None:
+        assert not saved, "a source keeps its log, and loses nothing"
         self.generation, self.primary = generation, True
         self.holdings = self._nothing_held()
         self._run()

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from itertools import permutations
 
 from understudy.core.policies import Policy
+from understudy.sim import fuzz
 from understudy.sim.faults import Saboteur, Switching
-from understudy.sim.fuzz import POLICIES, SHAPES, Story, finish_and_judge, tolerance, uniform
+from understudy.sim.fuzz import SAVING, SHAPES, Story, finish_and_judge, tolerance, uniform
 from understudy.sim.model import SimJob
 from understudy.sim.nodes import Conditions, Node, World
 
@@ -38,6 +39,9 @@ SLOW = replace(SHORT, disk_s=0.08, delay_s=0.01)
 """State takes longer to move than an epoch, so that some go by in the middle of a switch."""
 SWITCH_S = 0.2
 """When a story with a switch has it: some epochs have gone through, some are to come."""
+
+
+POLICIES = {**fuzz.POLICIES, **SAVING}
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,7 @@ class Place:
 
 
 PLACES = [Place(policy, shape) for policy in POLICIES for shape in SHAPES]
-KEPT = ("sweeping", "individual", "synchronous", "active", "eager", "upstream", "hybrid")
+KEPT = ("sweeping", "individual", "synchronous", "active", "eager", "upstream", "hybrid", "checkpoint")
 TURNS = [Place(a, shape, b) for shape in ("chain", "diamond") for a, b in permutations(KEPT, 2)]
 
 

@@ -13,7 +13,7 @@ from understudy.core import agreement, beginning, failover, keeping
 from understudy.core.acks import FINAL
 from understudy.core.beginning import Place
 from understudy.core.draining import Ending, ending
-from understudy.core.numbers import FIRST_EPOCH, NO_EPOCH, NO_GENERATION, Epoch, Generation, before
+from understudy.core.numbers import FIRST_EPOCH, NO_EPOCH, NO_GENERATION, Epoch, Generation, after, before
 from understudy.core.plans import UnitPlan
 from understudy.core.policies import Policy, base
 from understudy.sim.copies import Copy, Output
@@ -49,7 +49,7 @@ class Unit(Member):
 
     def begin(self, start: str) -> None:
         """Start as primary."""
-        if start in ("newest", "replay"):
+        if start in ("newest", "replay", "saved"):
             self._beginning = start
             self._ask_where()
             return
@@ -57,8 +57,12 @@ class Unit(Member):
             self.copies[stage] = self._restored(stage) if start == "held" else self._fresh(stage)
         self._run()
 
-    def promote(self, generation: Generation) -> None:
+    def promote(self, generation: Generation, *, saved: bool = False) -> None:
         """From standby to primary: with what runs already, else with what is on disk."""
+        if saved:
+            self.generation, self.primary, self.fenced = generation, True, False
+            self.begin("saved")
+            return
         if self.risen and not all(map(self._serves, self.copies.values())):
             self.stand_down()
         self.generation, self.primary, self.risen = generation, True, False
@@ -134,7 +138,42 @@ class Unit(Member):
         outside = [(s, i) for s in self.shape.stages for i in stages[s].inputs if i not in self.shape.stages]
         if any(pair not in self._begin_at for pair in outside):
             return
+        if self._beginning == "saved":
+            self._resume_saved()
+        else:
+            self._begin_anew()
+        self._begin_at = {}
+        self._run()
+        wanted = self.host.directory.units.get(self.name)
+        if wanted is not None:
+            self.agree(wanted)
+
+    def _resume_saved(self) -> None:
+        """With the states that were saved, at what producers have kept."""
+        self._beginning = None
+        valid: dict[str, Place] = {}
+        for name in self.shape.stages:
+            shape = self.world.topology.stages[name]
+            places = [valid[i] if i in self.shape.stages else self._begin_at[name, i] for i in shape.inputs]
+            found = beginning.start(places, None, 1, newest=False)
+            copy = self._restored(name)
+            if copy.done < self.world.saved.get((name, self.key), NO_EPOCH):
+                self.world.violate(f"{name} on {self.host.name} has lost a state that was safe there")
+            resumed = beginning.resumed(copy.done, found)
+            if not found.lost and resumed.epoch > max(copy.done, self.world.acknowledged.get(name, NO_EPOCH)):
+                self.world.violate(f"{name} goes on after {resumed.epoch}, which nobody has acknowledged")
+            if not shape.needs_all_input:
+                at, first = resumed.epoch, after(resumed.epoch)
+                copy = Copy(self, name, done=at, state=copy.state, first=first, gap=first)
+            elif resumed.skipped:
+                self.world.violate(f"{name} needs all its input, and lacks {resumed.skipped} epochs after {copy.done}")
+            self.copies[name] = copy
+            valid[name] = Place(copy.output.queue.first, lost=False)
+        self.host.tell(f"goes on with the saved states of {self.name}: {valid}")
+
+    def _begin_anew(self) -> None:
         lossy, self._beginning = self._beginning == "newest", None
+        stages = self.world.topology.stages
         lost_with = self.host.directory.lost_with.get(self.name)
         tolerates = self.host.directory.policies.of[self.name].tolerates
         valid: dict[str, Place] = {}
@@ -152,11 +191,6 @@ class Unit(Member):
             done = before(start.epoch)
             self.copies[name] = Copy(self, name, done=done, state=fresh, first=first, gap=gap, row=start.row)
         self.host.tell(f"begins {self.name} without state: {valid}")
-        self._begin_at = {}
-        self._run()
-        wanted = self.host.directory.units.get(self.name)
-        if wanted is not None:
-            self.agree(wanted)
 
     # -- protection ---------------------------------------------------------------------------------------------------
 

@@ -94,12 +94,12 @@ class Failover:
         units: dict[str, UnitPlan] = {}
         for name, shape in self.topology.units.items():
             old = self.plan.units.get(name, UnitPlan())
-            holds = shape.policy.recovery == "standby" or event.clean
+            holds = shape.policy.recovery in ("saved", "standby") or event.clean
             holder = self._holder(name) if event.resume and holds else None
             primary = holder or self._choose(name, units, wishes=(shape.primary,), avoid=())
             begun_before = event.resume and not event.clean and old.primary is not None
             if holder:
-                start = "held"
+                start = "saved" if shape.policy.recovery == "saved" and not event.clean else "held"
             elif begun_before and shape.policy.recovery != "standby":
                 start = _without_state(shape)
             else:
@@ -154,7 +154,10 @@ class Failover:
                 if empty and unit.ready and shape.policy.recovery == "standby":
                     changes[name] = replace(unit, primary=None)  # somebody who is away has what this one lost
                     continue
-                start = "held" if shape.policy.recovery == "standby" else _without_state(shape)
+                if shape.policy.recovery == "saved":
+                    start = _without_state(shape) if empty else "saved"
+                else:
+                    start = "held" if shape.policy.recovery == "standby" else _without_state(shape)
                 changes[name] = self._begin_on(unit, event.host, start)
                 says.append(Say("restored", f"{name}: goes on on {event.host}, which has returned", name, event.host))
             else:
@@ -249,7 +252,7 @@ class Failover:
             unit = unit.only([*unit.ready, *(s for s in unit.standbys if s not in unit.ready)][: new.backups])
             turn = turn.held_by(unit.standbys, unit.since, unit.ready)
         changes = {event.unit: replace(unit, turn=turn)}
-        if _alike(now, new) or not new.protected:
+        if _alike(now, new) or new.recovery == "gap":
             changes[event.unit] = self._finish_turn(event.unit, changes[event.unit])
             says = [self._say_switched(event.unit), *self._fill_standbys(changes)]
         else:
@@ -293,7 +296,7 @@ class Failover:
 
     def _stage_threw(self, event: StageThrew, unit: UnitPlan) -> list[Effect]:
         successor = None
-        if unit.threw != event.epoch and self.topology.units[event.unit].policy.protected:
+        if unit.threw != event.epoch and self.topology.units[event.unit].policy.recovery != "gap":
             successor, _ = self._succeed(event.unit, unit, {})
         if successor is None:
             return [StopJob(event.stage, event.epoch, event.cause, event.whose)]
@@ -312,20 +315,25 @@ class Failover:
             unit = self._finish_turn(name, unit)  # both protect it, and only the one to come has somebody left
         shape = self.topology.units[name]
         hosts: list[str] = []
-        if shape.policy.recovery == "standby":
-            heir = unit.heir(self.alive)
-            if heir is not None:
-                # What the other standbys hold stays good: nothing was acknowledged that they would need.
-                rest = replace(unit.without(heir).only(self.alive), turn=self._again(unit.turn))
-                say = Say("promoted", f"{name}: {heir} takes over", name, heir)
-                generation = Generation(unit.generation + 1)
-                successor = replace(rest, generation=generation, primary=heir, start="held", rising=False)
-                return successor, say
+        recovery = shape.policy.recovery
+        heir = unit.heir(self.alive) if recovery in ("saved", "standby") else None
+        if heir is not None:
+            # What the other standbys hold stays good: nothing was acknowledged that they would need. Of a state from
+            # some while ago, whoever takes over next has a newer one soon.
+            rest = replace(unit.without(heir).only(self.alive), turn=self._again(unit.turn))
+            start = "held" if recovery == "standby" else "saved"
+            text = f"{name}: {heir} takes over" + ("" if recovery == "standby" else ", from its last saved state")
+            generation = Generation(unit.generation + 1)
+            successor = replace(rest, generation=generation, primary=heir, start=start, rising=False)
+            return successor, Say("promoted", text, name, heir)
+        if recovery == "standby":
             hosts = [h for h in (unit.primary, *unit.ready) if h]
         else:
             heir = self._choose(name, {**self.plan.units, **changes}, wishes=(), avoid=(unit.primary,))
             if heir is not None:
-                if shape.policy.recovery == "gap":
+                if recovery == "saved":
+                    text = f"{name}: no saved state is left, starts anew on {heir}; rows in between are lost"
+                elif recovery == "gap":
                     text = f"{name}: unprotected, starts anew on {heir}; rows in between are lost"
                 else:
                     text = f"{name}: rebuilt on {heir} by replay"

@@ -11,6 +11,7 @@ from typing import Literal, TypeGuard
 from understudy.core.policies.active import ActiveStandby
 from understudy.core.policies.auto import Auto
 from understudy.core.policies.base import Policy, Protection, StageRole
+from understudy.core.policies.checkpoint import Checkpoint
 from understudy.core.policies.hybrid import Hybrid
 from understudy.core.policies.none import NoProtection
 from understudy.core.policies.passive import PassiveStandby
@@ -34,6 +35,7 @@ def auto(
 __all__ = [
     "ActiveStandby",
     "Auto",
+    "Checkpoint",
     "Hybrid",
     "NoProtection",
     "PassiveStandby",

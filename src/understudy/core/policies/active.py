@@ -28,6 +28,7 @@ from understudy.core.policies.base import (
     StageRole,
     StandbysChanged,
     TrimStandby,
+    Want,
     positive,
 )
 from understudy.core.policies.passive import RETRY_S, sooner
@@ -178,9 +179,9 @@ class Active:
     def safe(self) -> bool:
         return all(c.position is not None for s in self.stages.values() for c in s.copies.values())
 
-    def wants_versions(self) -> bool:
+    def wants(self, stage: str, now: float) -> Want:
         """As long as somebody has yet to be given the state."""
-        return not self.safe()
+        return Want.NOTHING if self.safe() else Want.AHEAD
 
     def next_deadline(self) -> float | None:
         deadline: float | None = None

@@ -14,15 +14,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import ClassVar, Literal, Protocol
 
 from understudy.core.acks import FINAL
 from understudy.core.numbers import Epoch
 from understudy.core.profile import COLD_QUERY_S, Heard, Profile
 
-Recovery = Literal["gap", "standby", "replay"]
-"""Who takes over: a fresh copy that lost everything, a standby that holds the state, or a fresh copy that rebuilds the
-state from what its producers kept."""
+Recovery = Literal["gap", "saved", "standby", "replay"]
+"""Who takes over: a fresh copy that lost everything, a standby that holds a state from some while ago, a standby that
+holds the state, or a fresh copy that rebuilds the state from what its producers kept."""
+
+
+class Want(Enum):
+    """Whether the state after the epoch that was just made must be saved, where it cannot be had later."""
+
+    NOTHING = "nothing"
+    AHEAD = "ahead"
+    """Now and then: what is captured lies behind, and nobody knows yet at which epoch (``core.saving``)."""
+    NOW = "now"
+    """This one is to be captured, or the next."""
 
 
 # -- events -------------------------------------------------------------------------------------------------------
@@ -152,7 +163,15 @@ class Resume:
     stage: str
 
 
-Effect = Capture | AckUpstream | TrimStandby | Pause | Resume
+@dataclass(slots=True)
+class Late:
+    """Say that a checkpoint of the stage comes so much later than it should."""
+
+    stage: str
+    late_s: float
+
+
+Effect = Capture | AckUpstream | TrimStandby | Pause | Resume | Late
 
 
 # -- the interface ------------------------------------------------------------------------------------------------
@@ -170,6 +189,8 @@ class StageRole:
     trimmed: Epoch | None = None
     """What all its consumers are done with. Left out: everything up to ``start``. One that runs already, as a copy or
     under another policy, may have output that somebody still wants."""
+    needs_all_input: bool = False
+    """With a row missing, all that it makes afterwards would be wrong."""
 
 
 class Protection(Protocol):
@@ -183,8 +204,8 @@ class Protection(Protocol):
         """Nothing is left to be made safe. A drain waits for this."""
         ...
 
-    def wants_versions(self) -> bool:
-        """The state after an epoch may be captured when the stage is past it: it must be saved ahead of that."""
+    def wants(self, stage: str, now: float) -> Want:
+        """Asked when the stage has made an epoch, before it says so."""
         ...
 
 
@@ -201,7 +222,8 @@ class Policy:
 
     @property
     def protected(self) -> bool:
-        return self.recovery != "gap"
+        """Nothing of the unit may be lost, as long as no more fails than it ``tolerates``."""
+        return self.recovery not in ("gap", "saved")
 
     @property
     def backups(self) -> int:
@@ -221,7 +243,7 @@ class Policy:
     @property
     def keeps_on_disk(self) -> bool:
         """The unit's state is kept on disks: of standbys or, until there is one, of the primary's own host."""
-        return self.recovery == "standby" and not self.standby_runs
+        return self.recovery in ("saved", "standby") and not self.standby_runs
 
     @property
     def eager(self) -> bool:
@@ -242,6 +264,10 @@ class Policy:
     def carries_queue(self) -> bool:
         """Checkpoints have the output that consumers are not done with."""
         return False
+
+    def missing(self) -> str:
+        """In words: what may be wrong after a crash, and for how long."""
+        return "rows between the crash and the new start are lost, and the state begins anew"
 
     @property
     def is_goal(self) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from understudy.core.policies.base import AckUpstream, Committed, Effect, Event, Policy, StageRole
+from understudy.core.policies.base import AckUpstream, Committed, Effect, Event, Policy, StageRole, Want
 
 
 @dataclass(frozen=True)
@@ -39,5 +39,5 @@ class Unprotected:
     def safe(self) -> bool:
         return True
 
-    def wants_versions(self) -> bool:
-        return False
+    def wants(self, stage: str, now: float) -> Want:
+        return Want.NOTHING

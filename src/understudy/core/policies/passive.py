@@ -39,6 +39,7 @@ from understudy.core.policies.base import (
     StageRole,
     StandbysChanged,
     Tick,
+    Want,
     positive,
 )
 from understudy.core.profile import (
@@ -313,9 +314,9 @@ class _Versions:
         """Nothing is left to capture. A drain waits for this."""
         return all(stage.safe() for stage in self.stages.values())
 
-    def wants_versions(self) -> bool:
+    def wants(self, stage: str, now: float) -> Want:
         """Not where stages are paused first: what they are at is captured."""
-        return False
+        return Want.NOTHING
 
 
 class Sweeping(_Versions):
@@ -324,8 +325,8 @@ class Sweeping(_Versions):
     def __init__(self, stages: Iterable[StageRole], *, every_s: float) -> None:
         super().__init__(stages, every_s=every_s, sweeping=True)
 
-    def wants_versions(self) -> bool:
-        return True
+    def wants(self, stage: str, now: float) -> Want:
+        return Want.AHEAD
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         effects: list[Effect] = []
@@ -430,5 +431,5 @@ class Individual:
     def safe(self) -> bool:
         return all(machine.safe() for machine in self.each.values())
 
-    def wants_versions(self) -> bool:
-        return False
+    def wants(self, stage: str, now: float) -> Want:
+        return Want.NOTHING

@@ -13,12 +13,15 @@ from typing import Any, get_args, get_type_hints
 from understudy.core.policies.active import ActiveStandby
 from understudy.core.policies.auto import Auto
 from understudy.core.policies.base import Policy
+from understudy.core.policies.checkpoint import Checkpoint
 from understudy.core.policies.hybrid import Hybrid
 from understudy.core.policies.none import NoProtection
 from understudy.core.policies.passive import PassiveStandby
 from understudy.core.policies.upstream import UpstreamBackup
 
-_OURS: tuple[type[Policy], ...] = (NoProtection, PassiveStandby, ActiveStandby, UpstreamBackup, Hybrid, Auto)
+_OURS: tuple[type[Policy], ...] = (
+    NoProtection, PassiveStandby, ActiveStandby, UpstreamBackup, Hybrid, Checkpoint, Auto,
+)  # fmt: skip
 
 
 def kinds() -> dict[str, type[Policy]]:

@@ -28,6 +28,7 @@ from understudy.core.policies.base import (
     Policy,
     Recovery,
     StageRole,
+    Want,
     positive,
 )
 from understudy.core.profile import (
@@ -217,8 +218,8 @@ class Replayable:
     def safe(self) -> bool:
         return True
 
-    def wants_versions(self) -> bool:
-        return False
+    def wants(self, stage: str, now: float) -> Want:
+        return Want.NOTHING
 
     def next_deadline(self) -> float | None:
         return self._free_at if self._waiting else None
