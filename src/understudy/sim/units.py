@@ -162,7 +162,9 @@ class Unit(Member):
             if copy.done < self.world.saved.get((name, self.key), -1):
                 self.world.violate(f"{name} on {self.host.name} has lost a state that was safe there")
             resumed = beginning.resumed(copy.done, found)
-            if not found.lost and resumed.epoch > max(copy.done, self.world.acknowledged.get(name, -1)):
+            # What was on its way between stages of one unit is lost with them.
+            alone = not any(i in self.shape.stages for i in shape.inputs)
+            if alone and not found.lost and resumed.epoch > max(copy.done, self.world.acknowledged.get(name, -1)):
                 self.world.violate(f"{name} goes on after {resumed.epoch}, which nobody has acknowledged")
             if not shape.needs_all_input:
                 at = resumed.epoch
