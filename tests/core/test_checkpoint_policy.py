@@ -126,8 +126,8 @@ def test_a_capture_that_fails_is_tried_again_and_a_standby_that_cannot_store_is_
 
 
 def test_a_deadline_that_has_passed_is_not_a_deadline() -> None:
-    """Found by the simulator: one stage was to be tried again a little later than another one could have come early, and
-    the machine was ticked for ever."""
+    """Found by the simulator: one stage was to be tried again a little later than another one could have come early,
+    and the machine was ticked for ever."""
     machine = unit("a", "b")
     at(machine, 7.5, Committed("a", 0))  # its capture begins, a quarter of the period early
     at(machine, 7.6, Committed("b", 0), CaptureFailed("a", "b", lost_standby=False))
