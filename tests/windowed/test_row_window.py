@@ -48,7 +48,7 @@ def test_figure_6_in_parts():
 
 
 def test_a_save_without_anything_new_writes_nothing():
-    window, disk, _ = filled(100, 10, 42)
+    window, *_ = filled(100, 10, 42)
     assert all(body is None for body in window.save().values())
 
 

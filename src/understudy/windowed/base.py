@@ -26,7 +26,7 @@ class Restored:
     damaged: int = 0
     """Rows that were in the windows and are gone with a part that is missing or damaged."""
     parts: tuple[str, ...] = ()
-    """The names of those parts."""
+    """The names of the parts that are missing or damaged, also where that cost no row."""
     fresh: bool = False
     """A head was missing or damaged: what it was the head of begins from nothing, and is not counted in ``damaged``."""
 
@@ -36,9 +36,11 @@ class Restored:
         if self.stale:
             said.append(_counted(self.stale, "removed that would have expired meanwhile"))
         if self.damaged:
-            said.append(_counted(self.damaged, f"lost with what is damaged: {', '.join(self.parts)}"))
+            said.append(_counted(self.damaged, "lost with what is missing or damaged"))
         if self.fresh:
-            said.append(f"begun from nothing, as its head is missing or damaged: {', '.join(self.parts) or 'none'}")
+            said.append("begun from nothing where a head is missing or damaged")
+        if self.parts:
+            said.append(f"missing or damaged: {', '.join(self.parts)}")
         return "; ".join(said)
 
     def within(self, prefix: str) -> Restored:

@@ -6,6 +6,7 @@ there are few (the logarithm of the rows) and a row is copied as often at most.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -76,5 +77,7 @@ class Log:
     def slice(self, position: int, count: int) -> pa.Table:
         return self.table().slice(position - self.first, count)
 
-    def take(self, positions: Ints) -> pa.Table:
-        return self.table().take(pa.array(positions - self.first))
+    def take(self, positions: Ints, names: Sequence[str] | None = None) -> pa.Table:
+        """Rows in this order, all columns or these."""
+        rows = self.table() if names is None else self.table().select(list(names))
+        return rows.take(pa.array(positions - self.first))

@@ -86,12 +86,19 @@ class RowWindow(Window):
         start, total = self._start(ring), self.total
         self.log.drop(len(self.log) - (total - start - ring.missing(start, total)))
 
-    def numbers(self) -> Ints:
-        """Of the rows that are there."""
+    def skip(self, lost: int) -> int:
+        """So many rows are lost that would have come now. Returns the number of the next. Only right after a
+        restore."""
+        if self._ring is not None and lost:
+            self.log.drop(self._ring.skip(lost))
+        return self.total
+
+    def numbers(self, until: int | None = None) -> Ints:
+        """Of the rows that are there, up to this one."""
         if self._ring is None:
             return np.empty(0, np.int64)
         start = self._start(self._ring)
-        there = np.ones(self.total - start, bool)
+        there = np.ones(max(0, (self.total if until is None else until) - start), bool)
         for begin, end in self._ring.holes:
             there[max(0, begin - start) : max(0, end - start)] = False
         return np.flatnonzero(there) + start
