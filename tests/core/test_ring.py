@@ -70,7 +70,7 @@ def test_slots_are_rounded_up():
 
 def test_group_sizes():
     assert [default_group(w) for w in (0, 1, 64, 32768)] == [1, 1, 1, 512]
-    assert [group_for(rate, 1024) for rate in (0.01, 1, 7.4, 300, 5000)] == [1, 1, 7, 300, 512]
+    assert [group_for(rate, 1024) for rate in (0.01, 4, 29, 1200, 5000)] == [1, 1, 7, 300, 512]
     assert group_for(5, 1) == 1
 
 

@@ -27,7 +27,10 @@ GROUPS = 64
 so with 64 groups that is at most 1.6 % of the window; with many more, files would be many and small, and opening them
 would cost more than what is in them."""
 GROUPS_MIN = 2
-"""Of a key's window whose rows are many in a period: with fewer, every checkpoint would write all of it."""
+"""Of a key's window whose rows are many in a period: with one, every checkpoint would write all of it."""
+GROUPS_PER_PERIOD = 4
+"""How many groups of a key are filled between two checkpoints. What is written again with a group is half of one on
+average: an eighth of what is new. With one it would be half of that; with many more, groups would be many and small."""
 
 
 def default_group(window: int) -> int:
@@ -38,11 +41,10 @@ def group_for(rows_per_period: float, window: int) -> int:
     """The group size for a key that gets so many rows between two checkpoints.
 
     The group that is open is written again with every new row, so a large one is waste where rows are few; and small
-    ones are many files where rows are many. As many rows as come in a period are both: what is written again is half of
-    what is new on average, and never more than that; and a period makes one or two groups.
+    ones are many files where rows are many.
     """
     largest = max(1, -(-window // GROUPS_MIN))
-    return min(max(1, round(rows_per_period)), largest)
+    return min(max(1, round(rows_per_period / GROUPS_PER_PERIOD)), largest)
 
 
 def check(window: int, group: int) -> None:

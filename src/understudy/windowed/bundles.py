@@ -79,7 +79,7 @@ def to_move(live: Mapping[int, int], size: Mapping[int, int]) -> set[int]:
 def write(number: int, rows: pa.Table, numbers: Ints, runs: Runs) -> tuple[Bundle, dict[str, bytes | None]]:
     columns = [pa.array(getattr(runs, name)) for name in _COLUMNS]
     names = [*_COLUMNS, *(f"key{position}" for position in range(len(runs.keys)))]
-    directory = packed(pa.table([*columns, *runs.keys], names=names))
+    directory = packed(pa.table([*columns, *runs.keys], names=names), "lz4")  # small numbers, and much alike
     body = packed(rows.append_column("number", pa.array(numbers)))
     bundle = Bundle(number, named(f"rows-{number}", body), named(f"keys-{number}", directory), rows.num_rows)
     return bundle, {bundle.rows: body, bundle.directory: directory}

@@ -8,7 +8,7 @@ The ring of a key is three numbers: how many rows it has had, how many it had at
 group begins, which is the one that a new row goes into. A save writes the open groups of the keys that got rows, whole,
 and what follows; closed groups are never written again for new rows (see ``bundles`` for what else may move them).
 
-With ``group="auto"`` an open group is closed when it has as many rows as the key gets between two saves
+With ``group="auto"`` an open group is closed when it has a quarter of the rows that the key gets between two saves
 (``core/ring.group_for``). A group of one size for all is what the paper found wanting under Zipf keys (Section 5.2): a
 rare key's group, many rows, was written again for each new one.
 
@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from understudy.core.ring import GROUPS_MIN, check
+from understudy.core.ring import GROUPS_MIN, GROUPS_PER_PERIOD, check
 from understudy.windowed import bundles
 from understudy.windowed.base import Rate, Restored, Times, Window
 from understudy.windowed.bundles import Bundle, Runs
@@ -206,7 +206,7 @@ class KeyedWindows(Window):
         if self._group != "auto":
             return np.full(len(keys), self._group, np.int64)
         largest = max(1, -(-self.count // GROUPS_MIN))
-        return np.clip(np.rint(self._rate[keys]), 1, largest).astype(np.int64)
+        return np.clip(np.rint(self._rate[keys] / GROUPS_PER_PERIOD), 1, largest).astype(np.int64)
 
     def _drop_dead(self, clean: Ints) -> None:
         """Bundles with no row that is not written again."""

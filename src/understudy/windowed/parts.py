@@ -29,10 +29,10 @@ def _digest(body: bytes) -> str:
     return hashlib.blake2b(body, digest_size=_DIGEST_BYTES).hexdigest()
 
 
-def packed(table: pa.Table) -> bytes:
+def packed(table: pa.Table, compression: str | None = None) -> bytes:
     """As Arrow IPC with its schema, so that a part can be read by itself."""
     out = pa.BufferOutputStream()
-    with pa.ipc.new_stream(out, table.schema) as writer:
+    with pa.ipc.new_stream(out, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
         writer.write_table(table.combine_chunks())
     body: bytes = out.getvalue().to_pybytes()
     return body
