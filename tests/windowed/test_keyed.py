@@ -121,7 +121,7 @@ def amplification(group: int | str, window: int = 256, keys: int = 200, per_save
             rows += written(windows, saved)
         on_disk = sum(bundle.size for bundle in windows._bundles.values())
         assert on_disk <= (1 / bundles.LIVES_MIN) * len(windows) + 2 * per_save
-        assert len(windows._bundles) <= bundles.SMALL_MAX + len(windows) // (bundles.PART_ROWS // 2) + 1
+        assert len(windows._bundles) <= bundles.SMALL_MAX + 3 * len(windows) // (bundles.PART_ROWS // 2) + 1
     other = copy_of(windows)
     other.restore(disk.parts)
     assert held(other) == naive.held()

@@ -70,7 +70,8 @@ class Runs:
 def to_move(live: Mapping[int, int], size: Mapping[int, int]) -> set[int]:
     """Which bundles are to be written again, told how many of their rows live and how many they have."""
     moved = {number for number, rows in live.items() if 0 < rows <= size[number] * LIVES_MIN}
-    small = sorted((rows, number) for number, rows in live.items() if 0 < rows < PART_ROWS / 2 and number not in moved)
+    small = sorted((rows, number) for number, rows in live.items() if rows and size[number] < PART_ROWS / 2)
+    small = [(rows, number) for rows, number in small if number not in moved]
     if len(small) >= SMALL_MAX:
         moved |= {number for _, number in small[: SMALL_MAX // 2]}
     return moved

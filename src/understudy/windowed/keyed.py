@@ -17,6 +17,7 @@ Keys are kept for ever, with their newest rows: that is what a window by rows me
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -57,7 +58,7 @@ class KeyedWindows(Window):
         self._number: Ints = np.empty(0, np.int64)
         """Which of its key's rows it is, lost ones counted."""
         self._bundle: Ints = np.empty(0, np.int64)
-        """Where it was saved."""
+        """The slot of the bundle that it was saved in; slots are used again."""
         # of every key
         self._total: Ints = np.zeros(0, np.int64)
         self._saved_total: Ints = np.zeros(0, np.int64)
@@ -158,19 +159,25 @@ class KeyedWindows(Window):
         self._saves += 1
         opened = self._advance()
         keys, rows = self._index.keys, self._index.rows
-        dirty = self._bundle[rows] == NONE
+        saved_in = self._bundle[rows]
+        dirty = saved_in == NONE
         dirty |= self._number[rows] >= opened[keys]
-        self._drop_dead(rows[~dirty])
-        live = dict(zip(*(each.tolist() for each in np.unique(self._bundle[rows[~dirty]], return_counts=True))))
-        moved = bundles.to_move(live, {number: bundle.size for number, bundle in self._bundles.items()})
+        counts = np.bincount(saved_in[~dirty], minlength=max(self._bundles, default=0) + 1)
+        self._bundles = {slot: bundle for slot, bundle in self._bundles.items() if counts[slot]}
+        live = {slot: int(counts[slot]) for slot in self._bundles}
+        moved = bundles.to_move(live, {slot: bundle.size for slot, bundle in self._bundles.items()})
         if moved:
-            dirty |= np.isin(self._bundle[rows], list(moved))
-        for number in moved:
-            del self._bundles[number]
+            is_moved = np.zeros(len(counts), bool)
+            is_moved[list(moved)] = True
+            dirty |= is_moved[saved_in]
+        for slot in moved:
+            del self._bundles[slot]
         parts: dict[str, bytes | None] = {}
         positions = rows[dirty]
         for begin in range(0, len(positions), bundles.PART_ROWS):
             parts |= self._write(positions[begin : begin + bundles.PART_ROWS], live)
+        # a later bundle overrides an earlier one
+        ordered = sorted(self._bundles.items(), key=lambda found: found[1].number)
         head = packed_head(
             {
                 "version": VERSION,
@@ -179,7 +186,7 @@ class KeyedWindows(Window):
                 "saves": self._saves,
                 "written": self._written,
                 "rows_per_s": self._clock.rows_per_s,
-                "bundles": [[b.number, b.rows, b.directory, b.size, live[b.number]] for b in self._bundles.values()],
+                "bundles": [[b.number, b.rows, b.directory, b.size, live[slot]] for slot, b in ordered],
             }
         )
         names = [name for bundle in self._bundles.values() for name in (bundle.rows, bundle.directory)]
@@ -208,11 +215,6 @@ class KeyedWindows(Window):
         largest = max(1, -(-self.count // GROUPS_MIN))
         return np.clip(np.rint(self._rate[keys] / GROUPS_PER_PERIOD), 1, largest).astype(np.int64)
 
-    def _drop_dead(self, clean: Ints) -> None:
-        """Bundles with no row that is not written again."""
-        alive = set(np.unique(self._bundle[clean]).tolist())
-        self._bundles = {number: bundle for number, bundle in self._bundles.items() if number in alive}
-
     def _write(self, positions: Ints, live: dict[int, int]) -> dict[str, bytes | None]:
         keys, numbers = self._key[positions], self._number[positions]
         begins = np.flatnonzero(np.concatenate(([True], (keys[1:] != keys[:-1]) | (numbers[1:] != numbers[:-1] + 1))))
@@ -229,9 +231,10 @@ class KeyedWindows(Window):
         )
         self._written += 1
         bundle, parts = bundles.write(self._written, rows, numbers, runs)
-        self._bundles[bundle.number] = bundle
-        self._bundle[positions] = bundle.number
-        live[bundle.number] = len(positions)
+        slot = next(slot for slot in itertools.count() if slot not in self._bundles)
+        self._bundles[slot] = bundle
+        self._bundle[positions] = slot
+        live[slot] = len(positions)
         return parts
 
     def restore(
@@ -261,7 +264,7 @@ class KeyedWindows(Window):
     def _read(self, listed: list[tuple[Bundle, int]], parts: Mapping[str, bytes | None]) -> tuple[int, tuple[str, ...]]:
         damaged, bad = 0, []
         tables: list[pa.Table] = []
-        found: list[tuple[Ints, Ints, int]] = []  # of every bundle keys and numbers of its rows
+        found: list[tuple[Ints, Ints, int]] = []  # keys and numbers of a bundle's rows, and its slot
         gone: list[tuple[Ints, Ints]] = []
         for bundle, live in listed:
             runs, rows = bundles.read(bundle, self._per, parts)
@@ -279,10 +282,11 @@ class KeyedWindows(Window):
                 bad.append(bundle.rows)
                 gone.append((each[asked], numbers))
                 continue
-            if runs.exact:  # else it is not whole, and its rows are written again
-                self._bundles[bundle.number] = bundle
+            slot = len(self._bundles) if runs.exact else NONE  # it is not whole: its rows are written again
+            if runs.exact:
+                self._bundles[slot] = bundle
             tables.append(rows)
-            found.append((each[asked], numbers, bundle.number))
+            found.append((each[asked], numbers, slot))
         self._holes = bool(bad)
         if found:
             self._lay(pa.concat_tables(tables), found)
@@ -306,12 +310,12 @@ class KeyedWindows(Window):
         """In the order of keys and numbers: rows of different keys need no other."""
         keys = np.concatenate([keys for keys, _, _ in found])
         numbers = np.concatenate([numbers for _, numbers, _ in found])
-        in_bundle = np.repeat([number for _, _, number in found], [len(keys) for keys, _, _ in found])
-        at = bundles.latest(keys, numbers, in_bundle)
+        sizes = [len(keys) for keys, _, _ in found]
+        at = bundles.latest(keys, numbers, np.repeat(np.arange(len(found)), sizes))
         at = at[numbers[at] >= self._total[keys[at]] - self.count]
         self.log.append(rows.take(pa.array(at)))
-        self._key, self._number, self._bundle = keys[at], numbers[at], in_bundle[at].astype(np.int64)
-        self._bundle[~np.isin(self._bundle, list(self._bundles))] = NONE
+        self._key, self._number = keys[at], numbers[at]
+        self._bundle = np.repeat(np.array([slot for _, _, slot in found], np.int64), sizes)[at]
         self._index.keys, self._index.rows = self._key.copy(), np.arange(len(at))
 
     def _missing(self, gone: list[tuple[Ints, Ints]]) -> int:
