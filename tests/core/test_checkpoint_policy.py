@@ -125,6 +125,21 @@ def test_a_capture_that_fails_is_tried_again_and_a_standby_that_cannot_store_is_
     assert machine.next_deadline() is None
 
 
+def test_a_deadline_that_has_passed_is_not_a_deadline() -> None:
+    """Found by the simulator: one stage was to be tried again a little later than another one could have come early,
+    and the machine was ticked for ever."""
+    machine = unit("a", "b")
+    at(machine, 7.5, Committed("a", 0))  # its capture begins, a quarter of the period early
+    at(machine, 7.6, Committed("b", 0), CaptureFailed("a", "b", lost_standby=False))
+    now = 7.6
+    for _ in range(20):
+        deadline = machine.next_deadline()
+        if deadline is None:
+            break
+        assert deadline > now or machine.handle(Tick(), now), "nothing comes of a deadline that has passed"
+        now = max(now, deadline)
+
+
 def test_a_standby_that_is_lost_in_the_middle_does_not_hold_up_the_others() -> None:
     machine = at(unit("s"), 9, Committed("s", 4))
     play(

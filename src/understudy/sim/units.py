@@ -163,7 +163,10 @@ class Unit(Member):
             if copy.done < self.world.saved.get((name, self.key), NO_EPOCH):
                 self.world.violate(f"{name} on {self.host.name} has lost a state that was safe there")
             resumed = beginning.resumed(copy.done, found)
-            if not found.lost and resumed.epoch > max(copy.done, self.world.acknowledged.get(name, NO_EPOCH)):
+            # What was on its way between stages of one unit is lost with them.
+            alone = not any(i in self.shape.stages for i in shape.inputs)
+            acknowledged = self.world.acknowledged.get(name, NO_EPOCH)
+            if alone and not found.lost and resumed.epoch > max(copy.done, acknowledged):
                 self.world.violate(f"{name} goes on after {resumed.epoch}, which nobody has acknowledged")
             if not shape.needs_all_input:
                 at, first = resumed.epoch, after(resumed.epoch)

@@ -1,0 +1,137 @@
+"""Keys as numbers, so that whole columns of them can be sorted and compared at once.
+
+A single column of integers or times is its own numbers. Everything else is looked up, once for every key that is
+different within an epoch, never for a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from understudy.windowed.log import Ints
+
+NONE = -1
+"""The number of a key that is not known."""
+_NAN = float("nan")
+Flags = npt.NDArray[np.bool_]
+
+
+def kind(type_: Any) -> str:
+    """Keys of two types can be compared where this is the same."""
+    if pa.types.is_dictionary(type_):
+        return kind(type_.value_type)
+    if pa.types.is_integer(type_) and not pa.types.is_uint64(type_):  # which holds what int64 does not
+        return "integer"
+    if pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_):
+        return "string"
+    if pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_fixed_size_binary(type_):
+        return "binary"
+    return str(type_)
+
+
+def plain(column: Any) -> Any:
+    """One array of a column's values, not of a dictionary's."""
+    found = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return found.dictionary_decode() if pa.types.is_dictionary(found.type) else found
+
+
+def keys_of(table: pa.Table, names: Sequence[str]) -> list[Any]:
+    """The columns that all other functions here are given. Raises ValueError."""
+    missing = [name for name in names if name not in table.column_names]
+    if missing:
+        raise ValueError(f"there is no column {missing[0]!r} among {table.column_names}")
+    return [plain(table[name]) for name in names]
+
+
+def distinct(columns: Sequence[Any]) -> tuple[Ints, Ints]:
+    """The keys of these columns as numbers from 0, in order of appearance, and a row that each appears in, the
+    first."""
+    codes: Ints = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        encoded = pc.dictionary_encode(column, null_encoding="encode")
+        codes = codes * max(1, len(encoded.dictionary)) + encoded.indices.to_numpy(zero_copy_only=False)
+        if len(columns) > 1:  # numbered again, or they would outgrow 64 bits
+            codes = pc.dictionary_encode(pa.array(codes)).indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    count = int(codes.max()) + 1 if len(codes) else 0
+    firsts: Ints = np.empty(count, np.int64)
+    firsts[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
+    return codes, firsts
+
+
+def values(columns: Sequence[Any]) -> list[Any]:
+    """As Python's objects, of several columns as tuples. NaN is one key, as in SQL's GROUP BY."""
+    found = []
+    for column in columns:
+        one = column.to_pylist()
+        if pa.types.is_floating(column.type):
+            one = [_NAN if value is not None and value != value else value for value in one]
+        found.append(one)
+    return found[0] if len(found) == 1 else list(zip(*found))
+
+
+def present(columns: Sequence[Any]) -> Flags | None:
+    """Which rows have no null among the columns. None: all."""
+    if not any(column.null_count for column in columns):
+        return None
+    found = np.ones(len(columns[0]), bool)
+    for column in columns:
+        found &= column.is_valid().to_numpy(zero_copy_only=False)
+    return found
+
+
+def as_numbers(columns: Sequence[Any]) -> Ints | None:
+    """A single column whose values are numbers of at most 64 bits. None: these must be looked up."""
+    type_ = columns[0].type
+    if len(columns) != 1 or not (pa.types.is_integer(type_) or pa.types.is_temporal(type_)):
+        return None
+    if pa.types.is_temporal(type_) and type_.bit_width not in (32, 64):
+        return None  # an interval
+    array = columns[0]
+    if pa.types.is_temporal(type_):
+        array = array.view(pa.int64() if type_.bit_width == 64 else pa.int32())
+    if array.null_count:
+        array = array.fill_null(0)
+    found: Ints = array.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+    return found
+
+
+class Lookup:
+    """Numbers for keys, from 0 in the order in which they were first seen."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Any, int] = {}
+        self._next = 0
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def known(self, columns: Sequence[Any]) -> Ints:
+        """``NONE`` for keys that were never added."""
+        codes, keys = self._distinct(columns)
+        found = self._numbers
+        return np.fromiter((found.get(key, NONE) for key in keys), np.int64, len(keys))[codes]
+
+    def added(self, columns: Sequence[Any]) -> Ints:
+        codes, keys = self._distinct(columns)
+        return np.fromiter((self._number(key) for key in keys), np.int64, len(keys))[codes]
+
+    def _distinct(self, columns: Sequence[Any]) -> tuple[Ints, list[Any]]:
+        codes, firsts = distinct(columns)
+        return codes, values([column.take(pa.array(firsts)) for column in columns])
+
+    def _number(self, key: Any) -> int:
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = self._next
+            self._next += 1
+        return number
+
+    def forget_all_but(self, numbers: Ints) -> None:
+        kept = set(numbers.tolist())
+        self._numbers = {key: number for key, number in self._numbers.items() if number in kept}
