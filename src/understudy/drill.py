@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from understudy.core.numbers import FIRST_EPOCH, NO_EPOCH, Epoch, after
 from understudy.core.pacing import IN_STEP
 from understudy.core.policies import Policy
 from understudy.runtime.coordinator import Coordinator
@@ -37,7 +38,7 @@ class Leg:
 
     name: str
     expected: str
-    after: int
+    after: Epoch
     killed_at: float | None = None
     harmed: list[str] = field(default_factory=list)
 
@@ -55,11 +56,11 @@ def copies_in_step(coordinator: Coordinator) -> bool:
     )
 
 
-def newest_in(sink: Path) -> int:
+def newest_in(sink: Path) -> Epoch:
     """The newest epoch that a sink's folder has, -1 without any. Looks into the newest only: this is asked many times a
     second, of folders with thousands."""
     names = sorted((p.name for p in sink.glob("epoch=*")), reverse=True)
-    return next((int(n.partition("=")[2]) for n in names if any((sink / n).glob("part-*"))), -1)
+    return next((Epoch(int(n.partition("=")[2])) for n in names if any((sink / n).glob("part-*"))), NO_EPOCH)
 
 
 class Drill:
@@ -76,7 +77,7 @@ class Drill:
         self.recorded = (out / "recorded").resolve()
         options = {"sink_root": str((out / "run").resolve()), "record": str(self.recorded), "opening_epochs": 4}
         self.run = LocalRun(job_file, out / "state", hosts=hosts, fresh=not adopt, options=options, **settings)
-        self.legs = [Leg(name, "precise", -1)]
+        self.legs = [Leg(name, "precise", NO_EPOCH)]
         """The harms so far. Unless ``leg`` begins another, there is one."""
 
     @property
@@ -113,11 +114,11 @@ class Drill:
         wait_for(lambda: self.coordinator.failure is not None or self.newest() >= goal, timeout_s, f"epoch {goal}")
         self.coordinator.wait(0)
 
-    def newest(self) -> int:
+    def newest(self) -> Epoch:
         """The newest epoch that every sink has."""
-        return min(map(self._newest_of, self.sinks()), default=-1)
+        return min(map(self._newest_of, self.sinks()), default=NO_EPOCH)
 
-    def _newest_of(self, sink: str) -> int:
+    def _newest_of(self, sink: str) -> Epoch:
         """Sinks of parts of a job that have nothing in common need not be at the same epoch."""
         return newest_in(self.out / "run" / sink)
 
@@ -217,8 +218,8 @@ class Drill:
         status, events = self.coordinator.status(), list(self.coordinator.events)
         whole = self.judge()
         results = []
-        for leg, after in zip(self.legs, [*self.legs[1:], None], strict=True):
-            result = self._compare(status, events, leg, upto=None if after is None else after.after)
+        for leg, later in zip(self.legs, [*self.legs[1:], None], strict=True):
+            result = self._compare(status, events, leg, upto=None if later is None else later.after)
             results.append({**result, "name": leg.name, "expected": leg.expected, "clean_stop": whole["clean_stop"]})
         return results
 
@@ -263,16 +264,14 @@ class Drill:
         fresh.wait(0)
 
     def _compare(
-        self, status: dict[str, Any], events: list[dict[str, Any]], leg: Leg, *, upto: int | None = None
+        self, status: dict[str, Any], events: list[dict[str, Any]], leg: Leg, *, upto: Epoch | None = None
     ) -> dict[str, Any]:
         """Judge the epochs from a leg's harm through ``upto``; without it, through the newest. The first leg has also
         what came before its harm."""
         if upto is None:
-            upto = max(
-                (int(p.name.partition("=")[2]) for s in self.sinks() for p in (self.out / "run" / s).glob("epoch=*")),
-                default=-1,
-            )
-        since = 0 if leg is self.legs[0] else leg.after + 1
+            folders = (p for s in self.sinks() for p in (self.out / "run" / s).glob("epoch=*"))
+            upto = max((Epoch(int(p.name.partition("=")[2])) for p in folders), default=NO_EPOCH)
+        since = FIRST_EPOCH if leg is self.legs[0] else after(leg.after)
         found = [
             compare.compare_sinks(self.out / "run" / sink, self.out / "reference" / sink, since=since, upto=upto)
             for sink in self.sinks()
@@ -307,10 +306,10 @@ class Drill:
         killed = leg.killed_at or 0.0
         later = [other.killed_at for other in self.legs if (other.killed_at or 0.0) > killed]
         end = min(filter(None, later), default=float("inf"))
-        after = [e for e in events if killed - 0.001 <= e["t"] < end]
-        detected = next((e["t"] for e in after if e["kind"] == "host-lost"), None)
-        moved = {e["unit"] for e in after if e["kind"] in ("promoted", "restarted")}
-        resumed = [e["t"] for e in after if e["kind"] == "running" and e.get("unit") in moved]
+        since = [e for e in events if killed - 0.001 <= e["t"] < end]
+        detected = next((e["t"] for e in since if e["kind"] == "host-lost"), None)
+        moved = {e["unit"] for e in since if e["kind"] in ("promoted", "restarted")}
+        resumed = [e["t"] for e in since if e["kind"] == "running" and e.get("unit") in moved]
         arrivals = silence.arrivals(self.out / "run" / self.sinks()[0])
         times = silence.recovery(
             [a for a in arrivals if (leg is self.legs[0] or a[1] > leg.after - SETTLE_EPOCHS) and a[1] <= upto],

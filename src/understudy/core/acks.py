@@ -12,12 +12,15 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
+from typing import Generic, TypeVar
 
+N = TypeVar("N", bound=int)
+"""The number of an element: an epoch, or a tuple's."""
 FINAL = -1
 """The level of an acknowledgement that lets the producer trim: the epoch is never needed again."""
 
 
-class Indicators:
+class Indicators(Generic[N]):
     """The indicators of one output stream: append in order, look up, forget what was trimmed.
 
     Consecutive elements with the same indicator are stored once, and each input has a list of its own, so that the
@@ -27,11 +30,11 @@ class Indicators:
     __slots__ = ("_causes", "_newest", "_numbers")
 
     def __init__(self, inputs: Iterable[str]) -> None:
-        self._numbers: dict[str, list[int]] = {name: [] for name in inputs}
-        self._causes: dict[str, list[int]] = {name: [] for name in self._numbers}
-        self._newest: int | None = None
+        self._numbers: dict[str, list[N]] = {name: [] for name in inputs}
+        self._causes: dict[str, list[N]] = {name: [] for name in self._numbers}
+        self._newest: N | None = None
 
-    def append(self, number: int, oldest: Mapping[str, int]) -> None:
+    def append(self, number: N, oldest: Mapping[str, N]) -> None:
         """Element ``number`` needs each input from ``oldest`` on; an input that contributed nothing is left out."""
         if self._newest is not None and number <= self._newest:
             raise ValueError(f"element {number} appended after {self._newest}")
@@ -42,12 +45,12 @@ class Indicators:
                 numbers.append(number)
                 causes.append(cause)
 
-    def cause(self, number: int, input: str) -> int | None:
+    def cause(self, number: N, input: str) -> N | None:
         """The oldest element of ``input`` needed for ``number``; None when neither it nor any earlier one has any."""
         place = bisect_right(self._numbers[input], number)
         return self._causes[input][place - 1] if place else None
 
-    def forget(self, number: int) -> None:
+    def forget(self, number: N) -> None:
         """Nobody will ask about elements before ``number``; what is needed to answer about it is kept."""
         for name, numbers in self._numbers.items():
             if len(numbers) > 1 and numbers[1] <= number:
@@ -122,7 +125,7 @@ class LevelAcks:
             raise ValueError(f"k={k}: at least level-1 acknowledgements are needed to survive a failure")
         self.k = k
         self.inputs = tuple(inputs)
-        self.indicators = {stream: Indicators(self.inputs) for stream in consumers}
+        self.indicators: dict[str, Indicators[int]] = {stream: Indicators(self.inputs) for stream in consumers}
         self._down = [{s: dict.fromkeys(names, -1) for s, names in consumers.items()} for _ in range(k + 1)]
         self._down_min = [dict.fromkeys(consumers, -1) for _ in range(k + 1)]
         self._up = [{i: dict.fromkeys(consumers, -1) for i in self.inputs} for _ in range(k)]

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from understudy.core.numbers import NO_GENERATION, Epoch, Generation
 from understudy.core.plans import UnitPlan
 from understudy.core.policies import Policy, parse
 
@@ -27,7 +28,7 @@ class Standing:
     """What a host is of a unit now."""
 
     part: Part = Part.NOTHING
-    generation: int = -1
+    generation: Generation = NO_GENERATION
     since: int = -1
     """As standby: the serial of the plan that made it one."""
     over: bool = False
@@ -41,14 +42,14 @@ class Standing:
 class TellFenced:
     """Tell the user that a newer generation has taken the place of what runs here."""
 
-    generation: int
+    generation: Generation
 
 
 @dataclass(frozen=True)
 class Begin:
     """Drop what this host is of the unit, and lead it from what ``start`` says (``UnitPlan.start``)."""
 
-    generation: int
+    generation: Generation
     start: str
 
 
@@ -57,7 +58,7 @@ class Promote:
     """From standby to primary: with what runs already, else with what is on disk. ``saved``: from a state that may be
     older than what its producers still have for it (``core.beginning``)."""
 
-    generation: int
+    generation: Generation
     saved: bool = False
 
 
@@ -65,7 +66,7 @@ class Promote:
 class StandBy:
     """Drop what this host is of the unit and what its disk has of it; become a standby that holds nothing yet."""
 
-    generation: int
+    generation: Generation
     since: int
     policy: Policy
 
@@ -74,7 +75,7 @@ class StandBy:
 class Follow:
     """As standby: another one has become primary."""
 
-    generation: int
+    generation: Generation
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,7 @@ def _stand_by(host: str, mine: Standing, wanted: UnitPlan, since: int, policy: P
     return [*found, Rise() if rises else StandDown()]
 
 
-def copy_serves(at: int, held: int | None) -> bool:
+def copy_serves(at: Epoch, held: Epoch | None) -> bool:
     """A copy that rose, and has processed epoch ``at``, can be promoted: its input is still there. Producers keep what
     the version ``held`` beside it lacks, which got newer while the primary lived on."""
     return held is None or at >= held

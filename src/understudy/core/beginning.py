@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from understudy.core.landed import Known
+from understudy.core.numbers import Epoch, after, before
 from understudy.core.policies.upstream import Row
 from understudy.core.queue import OutputQueue
 
@@ -19,7 +20,7 @@ from understudy.core.queue import OutputQueue
 class Place:
     """A producer's answer."""
 
-    epoch: int
+    epoch: Epoch
     lost: bool
     """What was before it is lost for good, not only no longer needed."""
     row: Row | None = None
@@ -32,7 +33,7 @@ class Place:
 class Start:
     """Where a stage begins."""
 
-    epoch: int
+    epoch: Epoch
     lost: bool
     row: Row | None
     """With whom it is being rebuilt; None where what was before is lost anyway."""
@@ -43,11 +44,11 @@ class Start:
         return self.row is None or self.row.promised
 
 
-def place(queue: OutputQueue, consumer: str, *, newest: bool, gap: int, row: Row | None, landed: Known) -> Place:
+def place(queue: OutputQueue, consumer: str, *, newest: bool, gap: Epoch, row: Row | None, landed: Known) -> Place:
     """What the producing end of a stream answers. ``gap``: epochs before this one were lost without protection.
     ``row``: with whom the producer is being rebuilt itself. ``landed``: what its host knows of sinks."""
     progress = queue.progress[consumer]
-    epoch = progress.given + 1 if newest else max(queue.first, progress.acked + 1)
+    epoch = after(progress.given) if newest else max(queue.first, after(progress.acked))
     return Place(epoch, newest or epoch <= gap, row if queue.owes(consumer) else None, landed)
 
 
@@ -66,14 +67,14 @@ def start(places: Sequence[Place], lost_with: str | None, tolerates: int, *, new
 class Resumed:
     """Where a stage goes on with a state that was saved."""
 
-    epoch: int
+    epoch: Epoch
     """The state counts as being of this epoch."""
     skipped: int
     """Epochs of input that are missing from it."""
 
 
-def resumed(saved: int, found: Start) -> Resumed:
+def resumed(saved: Epoch, found: Start) -> Resumed:
     """``saved``: the epoch that the state was saved after. Producers keep what was not acknowledged: where that begins
     no later than the state ends, nothing is missing from it."""
-    epoch = max(saved, found.epoch - 1)
+    epoch = max(saved, before(found.epoch))
     return Resumed(epoch, epoch - saved)

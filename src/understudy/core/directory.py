@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from understudy.core.numbers import Generation
 from understudy.core.plans import Plan, UnitPlan
 from understudy.core.policies import Policy, parse
 from understudy.core.topology import Topology
@@ -81,7 +82,7 @@ class Directory:
         unit = self._topology.unit_of[stream]
         return (self.host,) if unit == reader else self._producers.get(unit, ())
 
-    def stale(self, unit: str, generation: int) -> bool:
+    def stale(self, unit: str, generation: Generation) -> bool:
         """Whoever says this speaks for a generation that has been replaced."""
         known = self.units.get(unit)
         return known is not None and generation < known.generation

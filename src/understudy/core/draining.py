@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from understudy.core.numbers import Epoch, Generation
 from understudy.core.plans import Plan
 from understudy.core.policies import Policy
 from understudy.core.topology import Topology
@@ -27,7 +28,7 @@ class Ending(Enum):
     """Its policy keeps nothing on disks: its state, and the output that somebody may want, go to this host's own."""
 
 
-def ending(policy: Policy, *, committed: int, trimmed: int, final: int, last: bool) -> Ending:
+def ending(policy: Policy, *, committed: Epoch, trimmed: Epoch, final: Epoch, last: bool) -> Ending:
     """Of a stage whose last epoch is ``final``. ``last``: only sinks read it, and they take all before the end."""
     if committed < final or (last and trimmed < final):
         return Ending.GOES_ON
@@ -39,7 +40,7 @@ class Question:
     """What all hosts are asked in one round."""
 
     number: int
-    finals: Mapping[str, int] | None
+    finals: Mapping[str, Epoch] | None
     """Every stage's last epoch; None as long as some source's is not known."""
 
 
@@ -50,9 +51,9 @@ class Answer:
     number: int
     serial: int
     """Of the plan that the host has."""
-    ends: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    ends: Mapping[str, tuple[Generation, Epoch]] = field(default_factory=dict)
     """Source -> the generation that leads it, and the newest epoch that will come out."""
-    done: Mapping[str, int] = field(default_factory=dict)
+    done: Mapping[str, Generation] = field(default_factory=dict)
     """Unit -> the generation that leads it, where the last checkpoints are safe."""
 
 
@@ -62,8 +63,8 @@ class Stop:
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
         self._sources = [name for name, stage in topology.stages.items() if not stage.inputs]
-        self._ends: dict[str, tuple[int, int]] = {}
-        self._done: dict[str, int] = {}
+        self._ends: dict[str, tuple[Generation, Epoch]] = {}
+        self._done: dict[str, Generation] = {}
         self._question = Question(0, None)
         self._serial = -1
 

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from understudy.core.numbers import NO_GENERATION, Generation
+
 
 @dataclass(frozen=True)
 class Taken:
@@ -27,10 +29,10 @@ class Follower:
     """Of one standby."""
 
     def __init__(self) -> None:
-        self._generation = -1
+        self._generation = NO_GENERATION
         """The newest that has sent anything."""
 
-    def take(self, generation: int, have: int, *, certain: int, after: int) -> Taken | None:
+    def take(self, generation: Generation, have: int, *, certain: int, after: int) -> Taken | None:
         """Entries after the first ``after`` ones have come, of which ``certain`` ones are the same everywhere; the log
         has ``have``. None when a newer primary has spoken."""
         if generation < self._generation:

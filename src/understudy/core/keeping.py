@@ -12,11 +12,12 @@ from typing import Protocol, TypeVar
 
 from understudy.core.acks import FINAL
 from understudy.core.failover import StandbyReady, StandbyUnusable, Turned
+from understudy.core.numbers import NO_EPOCH, Epoch, Generation
 from understudy.core.plans import Standbys, UnitPlan
 from understudy.core.policies import Policy, base, parse
 from understudy.core.topology import Topology
 
-Levels = dict[int, int]
+Levels = dict[int, Epoch]
 """Level -> the newest epoch that is acknowledged at it."""
 
 OWN = -1
@@ -95,7 +96,7 @@ class Holdings:
     """What the standbys of a unit hold of it, as the host that leads it in this generation knows. A standby is ready
     when it holds all of the unit's stages."""
 
-    def __init__(self, host: str, unit: str, generation: int, stages: Iterable[str]) -> None:
+    def __init__(self, host: str, unit: str, generation: Generation, stages: Iterable[str]) -> None:
         self.host, self.unit, self.generation = host, unit, generation
         self._stages = frozenset(stages)
         self._at: Mapping[str, tuple[str, int]] = {}
@@ -141,7 +142,7 @@ class Keeper:
         """Standby, as ``standby_key`` names it -> its host, and since when it is one."""
         self.levels = policy.levels if policy.recovery == "replay" else 0
         """Of acknowledgements by consumers that the machine wants to hear of."""
-        self._trims: dict[tuple[str, str], int] = {}
+        self._trims: dict[tuple[str, str], Epoch] = {}
         """(stage, running standby) -> what all consumers are done with, as it is to be told."""
         self._begun = {role.name: role.start for role in roles}
         self._holdings = holdings
@@ -191,7 +192,7 @@ class Keeper:
             effects += self._holdings.held(event.standby, event.stage)
         return effects
 
-    def trimmed(self, stage: str, standby: str) -> int | None:
+    def trimmed(self, stage: str, standby: str) -> Epoch | None:
         """What a running standby is answered when it says how far its copy of the stage is: no message of its own is
         spent on it, and a standby that stands still needs no trimming."""
         return self._trims.get((stage, standby))
@@ -208,7 +209,7 @@ class Keeper:
         inputs, news = self.acks[effect.stage], False
         for stream in inputs if effect.input is None else (effect.input,):
             known = inputs[stream]
-            if effect.epoch > known.get(effect.level, -1):
+            if effect.epoch > known.get(effect.level, NO_EPOCH):
                 inputs[stream] = {**known, effect.level: effect.epoch}
                 news = True
         return news
@@ -223,7 +224,9 @@ class Keeper:
         """Not even the first epoch that this protection saw is needed any more. What the state was made of before that,
         and may have been trimmed under the policy before, is not needed then either."""
         return all(
-            acks.get(FINAL, -1) > self._begun[stage] for stage, inputs in self.acks.items() for acks in inputs.values()
+            acks.get(FINAL, NO_EPOCH) > self._begun[stage]
+            for stage, inputs in self.acks.items()
+            for acks in inputs.values()
         )
 
     def next_deadline(self) -> float | None:

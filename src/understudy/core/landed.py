@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from understudy.core.numbers import NO_EPOCH, Epoch
 from understudy.core.queue import OutputQueue
 
-Known = Mapping[str, int]
+Known = Mapping[str, Epoch]
 """Sink, as its producer's queue names it -> the newest epoch that it has."""
 
 
@@ -25,9 +26,9 @@ class Landed:
         self.known: Known = {}
         """Made anew, never changed: messages on their way carry what was known when they left."""
 
-    def has(self, sink: str, epoch: int) -> None:
+    def has(self, sink: str, epoch: Epoch) -> None:
         """A sink has an epoch, safely, and all before."""
-        if epoch > self.known.get(sink, -1):
+        if epoch > self.known.get(sink, NO_EPOCH):
             self.known = {**self.known, sink: epoch}
 
     def hears(self, known: Known) -> None:

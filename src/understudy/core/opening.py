@@ -7,6 +7,7 @@ one further epoch now and then.
 
 from __future__ import annotations
 
+from understudy.core.numbers import Generation
 from understudy.core.plans import Plan
 from understudy.core.topology import Topology
 
@@ -20,7 +21,7 @@ class Opening:
         """``epochs``: how many to open with, before every standby is armed; None: all."""
         self.go = 0
         self._epochs = UNLIMITED if epochs is None else epochs
-        self._runs: dict[str, int] = {}
+        self._runs: dict[str, Generation] = {}
         """Stage -> generation that runs."""
         self._opened_at = 0.0
 
@@ -29,7 +30,7 @@ class Opening:
         self.go = UNLIMITED
         self._runs = {stage: plan.units[unit].generation for stage, unit in topology.unit_of.items()}
 
-    def runs(self, stage: str, generation: int) -> None:
+    def runs(self, stage: str, generation: Generation) -> None:
         self._runs[stage] = generation
 
     def all_run(self, topology: Topology, plan: Plan, unit: str | None = None) -> bool:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from understudy.core.numbers import Epoch
 from understudy.core.queue import READ_AHEAD
 
 IN_STEP = 2
@@ -26,7 +27,7 @@ class Pace:
 
     def __init__(self) -> None:
         self._watched: frozenset[str] = frozenset()
-        self._at: dict[str, int] = {}
+        self._at: dict[str, Epoch] = {}
         self._lag = 0
         """Of the slowest copy, when the last epoch was started."""
         self._started_at = float("-inf")
@@ -36,21 +37,21 @@ class Pace:
         self._watched = frozenset(copies)
         self._at = {copy: epoch for copy, epoch in self._at.items() if copy in self._watched}
 
-    def copy_is_at(self, copy: str, epoch: int) -> None:
+    def copy_is_at(self, copy: str, epoch: Epoch) -> None:
         if copy in self._watched:
             self._at[copy] = epoch
 
-    def wait_s(self, epoch: int, now: float, step_s: float) -> float:
+    def wait_s(self, epoch: Epoch, now: float, step_s: float) -> float:
         """How long to wait before starting ``epoch``, unless a copy moves; ``step_s``: what an epoch usually takes."""
         lag = self._lag_before(epoch)
         if lag <= IN_STEP or lag < self._lag:
             return 0.0
         return max(0.0, self._started_at + 2 * step_s - now)
 
-    def started(self, epoch: int, now: float) -> None:
+    def started(self, epoch: Epoch, now: float) -> None:
         self._lag, self._started_at = self._lag_before(epoch), now
 
-    def _lag_before(self, epoch: int) -> int:
+    def _lag_before(self, epoch: Epoch) -> int:
         return epoch - 1 - min(self._at.values()) if self._at else 0
 
 
@@ -67,7 +68,7 @@ class Asking:
         self._lead_s = 0.0
         """How long before it is wanted an epoch must be asked for: what cutting and sending it took lately."""
 
-    def wait_s(self, received: int, begun: int, done_in_s: float) -> float:
+    def wait_s(self, received: Epoch, begun: Epoch, done_in_s: float) -> float:
         """How long not to ask yet, unless something changes; endless while there is an epoch that the stage has not
         begun with. ``received``, ``begun``: the newest epochs that have come and that were started; ``done_in_s``: when
         the stage will want its next one."""

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
 
+from understudy.core.numbers import FIRST_GENERATION, Epoch, Generation
 from understudy.core.policies import Policy, parse
 
 
@@ -61,7 +62,7 @@ class Turn(Standbys):
 class UnitPlan(Standbys):
     """Where one unit runs. While a unit waits for a host to return, it goes on naming those that are gone."""
 
-    generation: int = 0
+    generation: Generation = FIRST_GENERATION
     primary: str | None = None
     standbys: tuple[str, ...] = ()
     ready: tuple[str, ...] = ()
@@ -79,7 +80,7 @@ class UnitPlan(Standbys):
     policy: str | None = None
     """What protects it, where that was changed while the job ran; else what the job says."""
     turn: Turn | None = None
-    threw: int | None = None
+    threw: Epoch | None = None
     """The epoch at which its code threw, and was tried once more. In the plan, so that a coordinator that is started
     again knows of it."""
 

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from understudy.core.acks import FINAL
+from understudy.core.numbers import FIRST_EPOCH, FIRST_GENERATION, NO_EPOCH, Epoch, Generation, after, before
 
 AHEAD_MAX = 2
 """Epochs a stage may be ahead of its slowest consumer. One would make producer and consumer take turns; many would let
@@ -41,29 +42,29 @@ def lead_for(detection_s: float, epoch_s: float) -> int:
 class Progress:
     """How far one consumer is."""
 
-    received: int
-    acked: int
-    levels: dict[int, int] = field(default_factory=dict)
+    received: Epoch
+    acked: Epoch
+    levels: dict[int, Epoch] = field(default_factory=dict)
     """What it acknowledged at levels below the final one."""
     near: bool = False
     """That it has an epoch keeps nothing safe, only what it passes on does: it shares the producer's fate, or has
     copies that may lag behind."""
-    generation: int = 0
+    generation: Generation = FIRST_GENERATION
     """The newest generation of the consumer that has spoken. Where it begins depends on what the queue held then, so
     nothing that an older one still says may change that."""
-    _given: int = -1
-    _copies: int = -1
+    _given: Epoch = NO_EPOCH
+    _copies: Epoch = NO_EPOCH
 
     def taken(self, lead: int) -> int:
         """What it has of the stream as far as back-pressure goes: also what its copies have, up to ``lead`` more."""
         return max(self.received, min(self._copies, self.received + lead))
 
     @property
-    def given(self) -> int:
+    def given(self) -> Epoch:
         """The newest epoch that any generation of it was given."""
         return max(self._given, self.received)
 
-    def at(self, level: int) -> int:
+    def at(self, level: int) -> Epoch:
         """What it has acknowledged at ``level``. A consumer that does not speak a level needs all that it has not
         finally acknowledged."""
         if level == FINAL:
@@ -83,8 +84,8 @@ class OutputQueue:
         self,
         consumers: Iterable[str],
         *,
-        start: int = 0,
-        first: int | None = None,
+        start: Epoch = FIRST_EPOCH,
+        first: Epoch | None = None,
         rebuilt: bool = False,
         lead: int = LEAD,
     ) -> None:
@@ -96,23 +97,23 @@ class OutputQueue:
         self.first = start if first is None else first
         """The oldest epoch this queue can serve. Below it lie epochs that were trimmed, or that a predecessor
         without protection took with it."""
-        self._trimmed = self.first - 1
+        self._trimmed = before(self.first)
         self.progress = {name: Progress(received=self._trimmed, acked=self._trimmed) for name in consumers}
-        self._lost = self._trimmed if rebuilt else -1
+        self._lost = self._trimmed if rebuilt else NO_EPOCH
         self._owed = set(self.progress) if self._lost >= 0 else set()
 
-    def append(self, epoch: int) -> bool:
+    def append(self, epoch: Epoch) -> bool:
         """Note that ``epoch`` was produced. True when somebody may still want it; False when every consumer has
         acknowledged it already (it was regenerated after a takeover) and it need not be kept."""
         if epoch != self.next:
             raise ValueError(f"epoch {epoch} appended where {self.next} was due")
-        self.next = epoch + 1
+        self.next = epoch + 1  # type: ignore[assignment]  # no call: it is asked often
         if epoch <= self._trimmed or not self.progress:
-            self.first = epoch + 1
+            self.first = self.next
             return False
         return True
 
-    def hears(self, consumer: str, generation: int, *, near: bool) -> bool:
+    def hears(self, consumer: str, generation: Generation, *, near: bool) -> bool:
         """Somebody speaks for ``consumer``, which may share the producer's fate. False when a newer generation of it
         has spoken before: then nothing of what this one says counts."""
         progress = self.progress[consumer]
@@ -122,31 +123,31 @@ class OutputQueue:
             # What its predecessor had, and passed on, is gone with it.
             progress._given = progress.given
             progress.generation, progress.received, progress.levels = generation, progress.acked, {}
-            progress._copies = -1
+            progress._copies = NO_EPOCH
         progress.near = near
         return True
 
-    def request(self, consumer: str, epoch: int) -> bool:
+    def request(self, consumer: str, epoch: Epoch) -> bool:
         """A consumer wants ``epoch`` and has everything before it. True when it can be served now."""
         progress = self.progress[consumer]
         if epoch - 1 > progress.received:
-            progress.received = epoch - 1
+            progress.received = epoch - 1  # type: ignore[assignment]
         return epoch < self.next
 
-    def ask(self, consumer: str, epoch: int) -> bool:
+    def ask(self, consumer: str, epoch: Epoch) -> bool:
         """A copy of a consumer wants ``epoch``, and what it makes of it is as good as what the primary makes. True when
         it can be served now."""
         progress = self.progress[consumer]
         if epoch - 1 > progress._copies:
-            progress._copies = epoch - 1
+            progress._copies = before(epoch)
         return epoch < self.next
 
-    def ack(self, consumer: str, epoch: int, level: int = FINAL) -> int | None:
+    def ack(self, consumer: str, epoch: Epoch, level: int = FINAL) -> Epoch | None:
         """A consumer acknowledges ``epoch``; finally, that is, unless another level is given. Returns the new trim
         point when it moved."""
         progress = self.progress[consumer]
         if level != FINAL:
-            progress.levels[level] = max(progress.levels.get(level, -1), epoch)
+            progress.levels[level] = max(progress.levels.get(level, NO_EPOCH), epoch)
             return None
         if epoch >= self._lost:
             self._owed.discard(consumer)
@@ -155,34 +156,34 @@ class OutputQueue:
         progress.acked = epoch
         if epoch > progress.received:
             progress.received = epoch
-        after = epoch
+        trimmed = epoch
         for other in self.progress.values():
-            if other.acked < after:
-                after = other.acked
-        if after == self._trimmed:
+            if other.acked < trimmed:
+                trimmed = other.acked
+        if trimmed == self._trimmed:
             return None
-        self._trimmed = after
-        self.first = max(self.first, min(after + 1, self.next))
-        return after
+        self._trimmed = trimmed
+        self.first = max(self.first, min(after(trimmed), self.next))
+        return trimmed
 
     def owes(self, consumer: str) -> bool:
         """Whether the consumer may need what is gone, should it have to be rebuilt. It alone knows, and tells by what
         it acknowledges while it lives."""
         return consumer in self._owed
 
-    def bound(self, level: int) -> int:
+    def bound(self, level: int) -> Epoch:
         """The newest epoch that every consumer has acknowledged at ``level``."""
-        lowest: int | None = None
+        lowest: Epoch | None = None
         for progress in self.progress.values():
             known = progress.at(level)
             if lowest is None or known < lowest:
                 lowest = known
-        return self.next - 1 if lowest is None else lowest
+        return before(self.next) if lowest is None else lowest
 
     @property
-    def trimmed(self) -> int:
+    def trimmed(self) -> Epoch:
         """The newest epoch that nobody needs any more. A stream without consumers needs nothing kept."""
-        return self._trimmed if self.progress else self.next - 1
+        return self._trimmed if self.progress else before(self.next)
 
     @property
     def ahead(self) -> int:

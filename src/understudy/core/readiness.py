@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from understudy.core.failover import Failover
+from understudy.core.numbers import Generation
 
-Reported = dict[tuple[str, str], int]
+Reported = dict[tuple[str, str], Generation]
 """(stage, host) -> generation."""
 
 
@@ -22,11 +23,11 @@ class Readiness:
         self._armed: Reported = {}
         self._warm: Reported = {}
 
-    def armed(self, stage: str, host: str, generation: int) -> None:
+    def armed(self, stage: str, host: str, generation: Generation) -> None:
         """A standby's query, or a spare one, waits at the door; or a copy runs."""
         self._armed[stage, host] = generation
 
-    def warm(self, stage: str, host: str, generation: int) -> None:
+    def warm(self, stage: str, host: str, generation: Generation) -> None:
         """It has rehearsed until it got no faster."""
         self._warm[stage, host] = generation
 

@@ -9,6 +9,8 @@ epochs, and a sweep from sink to source meets a saved state everywhere.
 
 from __future__ import annotations
 
+from understudy.core.numbers import Epoch
+
 SHARE = 0.05
 """Of the time that saving may take. More makes epochs later; less makes a crash go back further."""
 STEP_MAX = 1 << 20
@@ -26,7 +28,7 @@ class Saving:
         self._save_s = self._epoch_s = 0.0
         self._last_at: float | None = None
 
-    def due(self, epoch: int, now: float) -> bool:
+    def due(self, epoch: Epoch, now: float) -> bool:
         """An epoch is done. Returns whether the state after it is to be saved."""
         if self._last_at is not None:
             self._epoch_s = _mean(self._epoch_s, now - self._last_at)

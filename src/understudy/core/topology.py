@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from understudy.core.numbers import NO_EPOCH, Epoch
 from understudy.core.policies.base import Policy, StageRole
 
 
@@ -55,12 +56,12 @@ class Topology:
     units: Mapping[str, UnitShape]
     unit_of: Mapping[str, str] = field(default_factory=dict)
 
-    def finals(self, produced: Mapping[str, int]) -> dict[str, int]:
+    def finals(self, produced: Mapping[str, Epoch]) -> dict[str, Epoch]:
         """The last epoch of every stage when sources end after those that they have ``produced``. Parts of a job that
         have nothing in common may end at different ones; a source that is not named ends as the first."""
-        found: dict[str, int] = {}
+        found: dict[str, Epoch] = {}
         for name, stage in self.stages.items():
-            known = produced.get(name, min(produced.values(), default=-1))
+            known = produced.get(name, min(produced.values(), default=NO_EPOCH))
             found[name] = min(found[i] for i in stage.inputs) if stage.inputs else known
         return found
 
@@ -136,11 +137,11 @@ class Topology:
                 ahead += [(upstream, others) for upstream in self.stages[name].inputs]
         return False
 
-    def roles(self, unit: str, start: Mapping[str, int]) -> list[StageRole]:
+    def roles(self, unit: str, start: Mapping[str, Epoch]) -> list[StageRole]:
         """The stages of a unit as its protection sees them, each at the epoch that ``start`` names."""
         return [self.role(name, start[name]) for name in self.units[unit].stages]
 
-    def role(self, stage: str, start: int, trimmed: int | None = None) -> StageRole:
+    def role(self, stage: str, start: Epoch, trimmed: Epoch | None = None) -> StageRole:
         shape = self.stages[stage]
         return StageRole(stage, start, shape.inputs, self.is_last(stage), trimmed, shape.needs_all_input)
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections import deque
 
+from understudy.core.numbers import Epoch
 from understudy.core.operators import Window
 
 
@@ -28,19 +29,19 @@ class Windows:
     it back to a stage that goes on where it stopped, or it forgets what its state was made of.
     """
 
-    def __init__(self, window: Window, *, start: int, history: list[list[int]] | None = None) -> None:
+    def __init__(self, window: Window, *, start: Epoch, history: list[list[int]] | None = None) -> None:
         """``start`` is the first epoch to come when there is no history."""
         self.reach_ms = math.ceil(round(window.reach_s * 1000, 3))  # up, but not because of a float's last bit
-        self._reached: deque[tuple[int, int]] = deque((epoch, mark) for epoch, mark in history or [])
+        self._reached: deque[tuple[Epoch, int]] = deque((Epoch(epoch), mark) for epoch, mark in history or [])
         """(epoch, the watermark after it), wherever that rose."""
         if not self._reached:
             self._reached.append((start, 0))
 
-    def history(self, until: int) -> list[list[int]]:
+    def history(self, until: Epoch) -> list[list[int]]:
         """As of epoch ``until``, as plain numbers."""
         return [list(pair) for pair in self._reached if pair[0] <= until]
 
-    def committed(self, epoch: int, next_watermark_ms: int) -> int:
+    def committed(self, epoch: Epoch, next_watermark_ms: int) -> Epoch:
         """Batch ``epoch`` is done and the next one will use this watermark. Returns the oldest input epoch from which
         the state after ``epoch`` can be rebuilt."""
         reached = self._reached

@@ -10,6 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from understudy.core.acks import FINAL
+from understudy.core.numbers import NO_EPOCH, Epoch, after
 from understudy.core.policies import base
 from understudy.core.queue import OutputQueue
 
@@ -31,7 +32,7 @@ class Host:
 class Feed:
     """A producer's sending thread towards one copy of a consumer: in order, at its own speed."""
 
-    def __init__(self, producer: Producer, consumer: Consumer, sent: int) -> None:
+    def __init__(self, producer: Producer, consumer: Consumer, sent: Epoch) -> None:
         self.producer, self.consumer, self.sent = producer, consumer, sent
         self.free_at = 0.0
         self.remote = producer.host is not consumer.host
@@ -43,7 +44,7 @@ class Feed:
         if self.sent + 1 < queue.first:
             raise RuntimeError(f"{self.consumer.name} needs epoch {self.sent + 1} of {self.producer.name}: trimmed")
         while self.sent + 1 < queue.next:
-            self.sent += 1
+            self.sent = after(self.sent)
             self.free_at = max(self.free_at, engine.now) + n * params.send_s
             arrival = self.free_at
             if self.remote:
@@ -55,14 +56,14 @@ class Feed:
 class Consumer:
     """What takes a stream's epochs in order, each once."""
 
-    def __init__(self, world: World, name: str, host: Host, received: int = -1) -> None:
+    def __init__(self, world: World, name: str, host: Host, received: Epoch = NO_EPOCH) -> None:
         self.world, self.name, self.host = world, name, host
         self.received = received
         self.stopped = False
         self.seen: list[tuple[float, int]] | None = None
         """When each epoch arrived for the first time, while somebody watches."""
 
-    def deliver(self, epoch: int) -> None:
+    def deliver(self, epoch: Epoch) -> None:
         if self.stopped or epoch != self.received + 1:  # an eager producer's other copy was first
             return
         self.received = epoch
@@ -70,7 +71,7 @@ class Consumer:
             self.seen.append((self.world.engine.now, epoch))
         self.took(epoch)
 
-    def took(self, epoch: int) -> None:
+    def took(self, epoch: Epoch) -> None:
         raise NotImplementedError
 
 
@@ -96,7 +97,7 @@ class Producer:
         for feed in self.feeds:
             feed.pump()
 
-    def acked(self, consumer: str, epoch: int) -> None:
+    def acked(self, consumer: str, epoch: Epoch) -> None:
         raise NotImplementedError
 
 
@@ -115,7 +116,7 @@ class Source(Producer):
         self.pump()
         self.world.engine.after(self.world.params.batch_s, self.cut)
 
-    def acked(self, consumer: str, epoch: int) -> None:
+    def acked(self, consumer: str, epoch: Epoch) -> None:
         self.queue.ack(consumer, epoch)
 
 
@@ -124,7 +125,7 @@ class Sink(Consumer):
 
     producer: Pe
 
-    def took(self, epoch: int) -> None:
+    def took(self, epoch: Epoch) -> None:
         if not self.producer.stopped:
             self.producer.acked(self.name, epoch)
 
@@ -132,22 +133,24 @@ class Sink(Consumer):
 class Pe(Consumer, Producer):
     """One copy of a processing element."""
 
-    def __init__(self, copy: Copy, name: str, consumer: str, *, done: int = -1, first: int | None = None) -> None:
+    def __init__(
+        self, copy: Copy, name: str, consumer: str, *, done: Epoch = NO_EPOCH, first: Epoch | None = None
+    ) -> None:
         """Its state is at ``done``; it has its output from ``first`` on."""
         Consumer.__init__(self, copy.world, name, copy.host, received=done)
         Producer.__init__(self)
         self.copy, self.done = copy, done
-        self.queue = OutputQueue([consumer], start=done + 1, first=first)
+        self.queue = OutputQueue([consumer], start=after(done), first=first)
         self.unit_bytes = copy.unit.bytes
         self.busy = self.paused = False
-        self.acks = -1
+        self.acks = NO_EPOCH
         """What was acknowledged upstream."""
         self._ack_at = float("-inf")
         self._ack_planned = False
-        self.shipped = -1
+        self.shipped = NO_EPOCH
         """The newest epoch of its output that the standby was sent."""
 
-    def took(self, epoch: int) -> None:
+    def took(self, epoch: Epoch) -> None:
         self.try_run()
 
     def try_run(self) -> None:
@@ -161,7 +164,7 @@ class Pe(Consumer, Producer):
         if self.stopped:
             return
         self.busy = False
-        self.done += 1
+        self.done = after(self.done)
         self.queue.append(self.done)
         self.pump()
         self.copy.processed(self)
@@ -172,7 +175,7 @@ class Pe(Consumer, Producer):
 
     # -- acknowledgements
 
-    def acknowledge(self, epoch: int) -> None:
+    def acknowledge(self, epoch: Epoch) -> None:
         """Tell the producer, now or when the last time is ``PACE_S`` ago."""
         self.acks = max(self.acks, epoch)
         if not self._ack_planned:
@@ -191,7 +194,7 @@ class Pe(Consumer, Producer):
                 self.unit_bytes["ack"] += self.world.params.ack_bytes
             self.world.engine.after(delay, producer.acked, self.name, self.acks)
 
-    def acked(self, consumer: str, epoch: int) -> None:
+    def acked(self, consumer: str, epoch: Epoch) -> None:
         if self.stopped:
             return
         trimmed = self.queue.ack(consumer, epoch)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from understudy.core.numbers import NO_EPOCH, Epoch, after
 from understudy.core.policies import ActiveStandby, NoProtection, PassiveStandby, base, passive
 from understudy.lab.gu_params import Method, Params
 from understudy.lab.gu_pes import Host, Pe
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 class PaperVersions(passive.StageVersions):
     """Section 3.1 to the letter: a sweeping version is the newest state at the time of the trim."""
 
-    def advance(self, *, committed: int | None = None, trimmed: int | None = None, version: bool = True) -> None:
+    def advance(self, *, committed: Epoch | None = None, trimmed: Epoch | None = None, version: bool = True) -> None:
         before, moved = self.due, trimmed is not None and trimmed > self.trimmed
         super().advance(committed=committed, trimmed=trimmed, version=version)
         if self.sweeping:
@@ -156,7 +157,7 @@ class Copy:
             world.engine.after(0.0, self.note, base.Pasted(pe.name, order.standby, order.epoch))
             return
         whole = params.protocol == "paper"
-        first = min(pe.queue.first, order.epoch + 1) if order.queue or whole else order.epoch + 1
+        first = min(pe.queue.first, after(order.epoch)) if order.queue or whole else after(order.epoch)
         begin = first if whole else max(first, pe.shipped + 1)
         pe.shipped = max(pe.shipped, order.epoch)
         elements = params.state_elements + max(0, order.epoch + 1 - begin) * world.batch
@@ -172,7 +173,7 @@ class Copy:
         self.unit.bytes["checkpoint"] += round(elements * params.element_bytes)
         world.engine.at(stored, self._stored, pe, order, first, now, elements)
 
-    def _stored(self, pe: Pe, order: base.Capture, first: int, begin: float, elements: float) -> None:
+    def _stored(self, pe: Pe, order: base.Capture, first: Epoch, begin: float, elements: float) -> None:
         if not self.host.alive:
             return
         self.unit.stored[pe.name] = (order.epoch, first)
@@ -191,7 +192,7 @@ class Unit:
         self.bytes: Counter[str] = Counter()
         """What all its copies sent to other hosts."""
         self.timers: dict[str, float] = {}
-        self.stored: dict[str, tuple[int, int]] = {}
+        self.stored: dict[str, tuple[Epoch, Epoch]] = {}
         """PE -> the epoch of its newest checkpoint, and the first epoch of the output queue in it."""
         self.copies: dict[str, Copy] = {}
         self.primary = self.deploy(f"machine {number + 1}", primary=True)
@@ -201,7 +202,7 @@ class Unit:
     def deploy(self, host: str, *, primary: bool) -> Copy:
         copy = self.copies[host] = Copy(self, Host(host), primary=primary)
         for name in self.pes:
-            done, first = self.stored.get(name, (-1, None))
+            done, first = self.stored.get(name, (NO_EPOCH, None))
             copy.pes[name] = Pe(copy, name, self.world.consumer_of[name], done=done, first=first)
         return copy
 

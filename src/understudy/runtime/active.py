@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from understudy.core.beginning import Start
+from understudy.core.numbers import Epoch, Generation
 from understudy.runtime import messages, wire
 from understudy.runtime.checkpoints import CheckpointStore
 from understudy.runtime.parts import CheckpointDamaged
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 class ActiveStandbyStage(Standby):
     """Stands where a passive standby stands: takes checkpoints, and can be taken over from."""
 
-    def __init__(self, host: Host, name: str, *, unit: str, generation: int, since: int, folder: Path) -> None:
+    def __init__(self, host: Host, name: str, *, unit: str, generation: Generation, since: int, folder: Path) -> None:
         self.host, self.name, self.unit, self.generation, self.since = host, name, unit, generation, since
         self.folder = folder
         self.store = CheckpointStore(folder / f"standby-{generation}-{since}", clear=True)
@@ -31,7 +32,7 @@ class ActiveStandbyStage(Standby):
         self._lock = threading.Lock()
         self._released = False
 
-    def paste(self, part: Mapping[str, Any], body: bytes) -> int | wire.Reply[Any] | None:
+    def paste(self, part: Mapping[str, Any], body: bytes) -> Epoch | wire.Reply[Any] | None:
         try:
             with self._lock:
                 if self._released:
@@ -67,7 +68,7 @@ class ActiveStandbyStage(Standby):
         )
         self.copy.start()
 
-    def follow(self, generation: int) -> None:
+    def follow(self, generation: Generation) -> None:
         """The copy that has become primary gives its state once more, as to any standby it does not know."""
         with self.host.changed:
             self.generation = generation
@@ -82,7 +83,7 @@ class ActiveStandbyStage(Standby):
     def running(self) -> RunningStage | None:
         return self.copy
 
-    def succeed(self, generation: int, found: Start | None = None) -> Succession | None:
+    def succeed(self, generation: Generation, found: Start | None = None) -> Succession | None:
         copy = self._release()
         return None if copy is None else (copy, lambda: copy.promote(generation))
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from itertools import chain, count, repeat
 from typing import TYPE_CHECKING, Any
 
+from understudy.core.numbers import Epoch, Generation
 from understudy.errors import JobError
 from understudy.runtime import messages, wire
 from understudy.runtime.checkpoints import CheckpointStore
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from understudy.runtime.host import Host
     from understudy.runtime.spark import Plans
+    from understudy.runtime.spark_files import Batch
 
 COLD_EPOCHS = 3
 """Batches run on throw-away rows before arming: they load and compile classes."""
@@ -48,7 +50,14 @@ class ArmedQuery:
     asks whether it may go on."""
 
     def __init__(
-        self, host: Host, name: str, *, unit: str, generation: int, store: CheckpointStore, stateless: bool = False
+        self,
+        host: Host,
+        name: str,
+        *,
+        unit: str,
+        generation: Generation,
+        store: CheckpointStore,
+        stateless: bool = False,
     ) -> None:
         """``stateless``: it will begin from nothing, so there is no state to wait for."""
         self.host, self.name, self.unit, self.generation, self.store = host, name, unit, generation, store
@@ -56,7 +65,7 @@ class ArmedQuery:
         self.armed = False
         self.lock = threading.Condition()
         """Held by whoever changes or copies the store."""
-        self.open_at: int | None = None
+        self.open_at: Epoch | None = None
         """The epoch at which the state is open."""
         self._following = False
         """The state is being opened."""
@@ -200,7 +209,7 @@ class ArmedQuery:
                     self.close_state()  # Spark would never close what was opened for a query that has ended
                 self.lock.notify_all()
 
-    def _open(self, version: tuple[int, list[str]]) -> bool:
+    def _open(self, version: tuple[Batch, list[str]]) -> bool:
         assert self._stores is not None
         begin = time.monotonic()
         is_open = self._stores.open(self._query, version)
@@ -252,7 +261,7 @@ class ArmedQuery:
         if self._stores is not None and self._query is not None:
             self._stores.close(self._query)
 
-    def _publish(self, frame: DataFrame, batch: int) -> None:
+    def _publish(self, frame: DataFrame, batch: Batch) -> None:
         self.host.publish(self.name, frame, batch)
 
     def arm(self) -> str | wire.Reply[Any]:

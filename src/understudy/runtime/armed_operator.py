@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from understudy.core.numbers import Epoch
 from understudy.runtime import messages, wire
 from understudy.runtime.armed import ArmedQuery
 from understudy.runtime.operator_engine import Saves, cause_of
@@ -50,7 +51,7 @@ class ArmedOperator:
         self._rehearsed, self._look_again_s = told is None, REHEARSE_AGAIN_S
         self.lock = lock or threading.Condition()
         self.armed = False
-        self.open_at: int | None = None
+        self.open_at: Epoch | None = None
         self._stateless = self._newer = stateless
         self._process: OperatorProcess | None = None
         """Who would take over has this one."""
@@ -123,7 +124,7 @@ class ArmedOperator:
         version = self._store.newest()
         return None if version is None else Saves(self._store.state).read(version[0])
 
-    def _keep(self, process: OperatorProcess | None, epoch: int | None) -> None:
+    def _keep(self, process: OperatorProcess | None, epoch: Epoch | None) -> None:
         """Call with ``lock`` held."""
         before, self._process, self._coming, self.open_at = self._process, process, None, epoch
         if before is not None and before is not process:

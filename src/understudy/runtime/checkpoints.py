@@ -17,8 +17,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from understudy.core.numbers import Epoch
 from understudy.runtime.parts import CheckpointDamaged, digest, inside, summed, twin_of, written
-from understudy.runtime.spark_files import move_in
+from understudy.runtime.spark_files import Batch, move_in
 
 ALWAYS_READ_BYTES = 64 << 10
 """Files up to this size are read again before a version is used. Larger ones, tables of state, only if they are not as
@@ -72,20 +73,20 @@ class CheckpointStore:
         self._scrubbed_ahead = 0
         """Bytes that were read beyond what was due: files are read whole."""
 
-    def versions(self) -> list[int]:
+    def versions(self) -> list[Epoch]:
         """One, or two when the store was left in the middle of a change."""
-        return sorted({int(p.stem) for p in self._manifests.iterdir()})
+        return sorted({Epoch(int(p.stem)) for p in self._manifests.iterdir()})
 
-    def version(self) -> tuple[int, list[str]] | None:
+    def version(self) -> tuple[Batch, list[str]] | None:
         """The batch after which the newest version was taken, and the names of its files; None when it has no state of
         a query, or cannot be read."""
         return self.newest() if self.has_state() else None
 
-    def newest(self) -> tuple[int, list[str]] | None:
+    def newest(self) -> tuple[Batch, list[str]] | None:
         """The same of a version with any state, or none."""
         try:
             newest = self._read(self.versions()[-1])
-            return int(newest["epoch"]) - int(newest["base"]), list(newest["files"])
+            return Batch(int(newest["epoch"]) - int(newest["base"])), list(newest["files"])
         except (LookupError, ValueError):
             return None
 
@@ -110,7 +111,7 @@ class CheckpointStore:
         """The newest version has a whole image of some state, not only increments."""
         return any(name.endswith((".zip", ".snapshot")) for name in self._files)
 
-    def paste(self, header: Mapping[str, Any], body: bytes) -> int | None:
+    def paste(self, header: Mapping[str, Any], body: bytes) -> Epoch | None:
         """Apply one part. Returns the epoch once its last part made the version whole and durable.
         Raises OSError when the disk refuses and CheckpointDamaged when what came is not what was sent."""
         if header.get("ahead"):
@@ -171,8 +172,8 @@ class CheckpointStore:
             each.rename(place)
             self._seen[place] = _look(place)
 
-    def _finish(self, about: dict[str, Any], files: dict[str, tuple[int, str]]) -> int:
-        epoch = int(about["epoch"])
+    def _finish(self, about: dict[str, Any], files: dict[str, tuple[int, str]]) -> Epoch:
+        epoch = Epoch(int(about["epoch"]))
         manifest = {**about, "files": files}
         text = json.dumps({**manifest, "digest": digest(json.dumps(manifest).encode())})
         temporary = self._incoming / "manifest"
@@ -290,7 +291,7 @@ class CheckpointStore:
         self._drop_ahead()
         move_in(self.state)
 
-    def _drop(self, version: int) -> None:
+    def _drop(self, version: Epoch) -> None:
         for manifest in self._manifests.glob(f"{version}.*"):
             manifest.unlink()
 
@@ -341,7 +342,7 @@ class CheckpointStore:
                     if relative not in names and relative != "metadata":
                         path.unlink()
 
-    def _read(self, version: int) -> dict[str, Any]:
+    def _read(self, version: Epoch) -> dict[str, Any]:
         """A manifest, or its twin; raises ValueError when both are damaged."""
         wrong: Exception | None = None
         for kind in ("json", "twin"):
@@ -354,7 +355,7 @@ class CheckpointStore:
                 wrong = wrong or error
         raise ValueError(f"the manifest is damaged: {wrong!r}")
 
-    def _names(self, version: int) -> set[str]:
+    def _names(self, version: Epoch) -> set[str]:
         try:
             return set(self._read(version)["files"])
         except ValueError:

@@ -14,6 +14,7 @@ import psutil
 import pyarrow.flight as flight
 
 from understudy.core import beginning, draining
+from understudy.core.numbers import Epoch
 from understudy.errors import UnderstudyError
 from understudy.runtime import messages, wire
 from understudy.runtime.role import Standby
@@ -106,7 +107,7 @@ class Door:
             return messages.Place(found.epoch, found.lost, dict(found.landed))
         return messages.Place(found.epoch, found.lost, dict(found.landed), tuple(found.row.hosts), found.row.k)
 
-    def _hear_of_sinks(self, landed: dict[str, int]) -> None:
+    def _hear_of_sinks(self, landed: dict[str, Epoch]) -> None:
         """Before anything is let go of because of what they have."""
         with self.host.changed:
             self.host.landed.hears(landed)
@@ -163,11 +164,11 @@ class Door:
             return self.host.rehearsals.get(call.session)
         return self.host.spark_engine(call.stage)
 
-    def _initial(self, call: messages.Initial, body: bytes) -> int | Reply[Any]:
+    def _initial(self, call: messages.Initial, body: bytes) -> Epoch | Reply[Any]:
         engine = self._engine(call)
         return engine.initial() if engine else refuse(Refusal.STOPPED)
 
-    def _grant(self, call: messages.Grant, body: bytes) -> int | Reply[Any]:
+    def _grant(self, call: messages.Grant, body: bytes) -> Epoch | Reply[Any]:
         engine = self._engine(call)
         return engine.grant(call.after) if engine else refuse(Refusal.STOPPED)
 

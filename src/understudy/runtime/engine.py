@@ -10,6 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from understudy.core.numbers import Epoch
+
 if TYPE_CHECKING:
     from understudy.runtime import wire
     from understudy.runtime.shipping import Shipper
@@ -38,28 +40,28 @@ class Engine(Protocol):
         """End ``run``, at once. The stage is stopping already."""
         ...
 
-    def files_of(self, epoch: int) -> dict[str, Path]:
+    def files_of(self, epoch: Epoch) -> dict[str, Path]:
         """The files that are the state after an epoch; names are those of a checkpoint. Raises FileNotFoundError when
         it no longer has that state, EngineFailed when it cannot tell it."""
         ...
 
-    def files_for(self, shipper: Shipper, epoch: int) -> dict[str, Path]:
+    def files_for(self, shipper: Shipper, epoch: Epoch) -> dict[str, Path]:
         """The same for a target that has an older version, in files that spare it most."""
         ...
 
-    def last_files(self, epoch: int) -> dict[str, Path]:
+    def last_files(self, epoch: Epoch) -> dict[str, Path]:
         """The same when the job stops, with what else is wanted to go on."""
         ...
 
-    def needs(self, epoch: int) -> int:
+    def needs(self, epoch: Epoch) -> Epoch:
         """The oldest epoch of input from which the state after ``epoch`` can be rebuilt."""
         ...
 
-    def trimmed(self, epoch: int) -> None:
+    def trimmed(self, epoch: Epoch) -> None:
         """All consumers are done with ``epoch``: what only they needed can be deleted."""
         ...
 
-    def sizes(self, epoch: int) -> tuple[int, int]:
+    def sizes(self, epoch: Epoch) -> tuple[int, int]:
         """Bytes of the state after an epoch, and of what the newest changed. Raises FileNotFoundError."""
         ...
 
@@ -73,7 +75,7 @@ class Armed(Protocol):
 
     lock: Any
     armed: bool
-    open_at: int | None
+    open_at: Epoch | None
     """The epoch at which its state is open."""
 
     def pasted(self) -> None:

@@ -29,6 +29,7 @@ from understudy import job_files
 from understudy.core.directory import Directory
 from understudy.core.keeping import Report
 from understudy.core.landed import Landed
+from understudy.core.numbers import Epoch, Generation, before
 from understudy.core.policies import Policy, parse
 from understudy.core.policies.upstream import Row
 from understudy.errors import SetupError
@@ -45,6 +46,7 @@ from understudy.runtime.roles import Roles
 from understudy.runtime.spare import Spare
 from understudy.runtime.spark import Plans, require_replayable, start_session
 from understudy.runtime.spark_engine import SparkEngine
+from understudy.runtime.spark_files import Batch
 from understudy.runtime.spark_io import TLS_VARIABLE, TOKEN_VARIABLE
 from understudy.runtime.spark_jvm import require_java
 from understudy.runtime.spark_source import SparkSourceStage
@@ -225,7 +227,7 @@ class Host:
         with self.changed:
             self.changed.wait_for(lambda: stage.stopping or self.serial != serial, timeout=timeout_s)
 
-    def trace(self, stage: str, what: str, epoch: int) -> None:
+    def trace(self, stage: str, what: str, epoch: Epoch) -> None:
         """With $UNDERSTUDY_TRACE set, one line per step of every epoch in the host's log: where the time goes."""
         if _TRACE:
             print(f"trace {time.time():.3f} {stage} {what} {epoch}", flush=True)
@@ -391,7 +393,7 @@ class Host:
         stage: str,
         *,
         unit: str,
-        generation: int,
+        generation: Generation,
         state: Path,
         where: Position,
         ready: Any = None,
@@ -412,7 +414,7 @@ class Host:
         running = self.running(stage)
         return running.engine if running is not None and isinstance(running.engine, SparkEngine) else None
 
-    def publish(self, stage: str, frame: Any, batch: int) -> None:
+    def publish(self, stage: str, frame: Any, batch: Batch) -> None:
         engine = self.spark_engine(stage)
         if engine is not None:
             engine.publish(frame, batch)
@@ -431,7 +433,7 @@ class Host:
             return None
         with self.changed:
             self.changed.wait_for(lambda: stream.queue.next > stream.queue.first, timeout=3)
-            epoch = stream.queue.next - 1
+            epoch = before(stream.queue.next)
         table = self.payloads.get(stream.key, epoch)
         return None if table is None else table.slice(0, 10_000)
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from understudy.core import keeping
+from understudy.core.numbers import NO_EPOCH, Epoch, before
 from understudy.core.policies import Policy, base
 from understudy.runtime import blame, messages
 from understudy.runtime.engine import EngineFailed
@@ -39,7 +40,7 @@ class Keeper(threading.Thread):
         role = host.topology.role
         roles = [role(name, s.committed, s.output.queue.trimmed) for name, s in self.stages.items()]
         self.machine = keeping.Keeper(holdings, policy, roles)
-        self.newest: dict[str, int] = {}
+        self.newest: dict[str, Epoch] = {}
         """Stage -> its newest checkpoint that is safe somewhere."""
         self.spent: Counter[str] = Counter()
         """What checkpoints have cost: how many, their bytes, and their seconds: from the order to capture until it is
@@ -162,7 +163,7 @@ class Keeper(threading.Thread):
             return
         with self.host.changed:
             if failure is None:
-                self.newest[stage.name] = max(order.epoch, self.newest.get(stage.name, -1))
+                self.newest[stage.name] = max(order.epoch, self.newest.get(stage.name, NO_EPOCH))
                 self.spent.update({"checkpoints": 1})
                 if order.stage in self._paused:
                     self._captured.add(order.stage)
@@ -208,7 +209,7 @@ class Reporter(threading.Thread):
 
     def run(self) -> None:
         stage, host = self.stage, self.host
-        told = stage.start_epoch - 1
+        told = before(stage.start_epoch)
         while True:
             with host.changed:
                 host.changed.wait_for(lambda: stage.stopping or stage.primary or stage.committed > told)  # noqa: B023

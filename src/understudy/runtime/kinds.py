@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
+from understudy.core.numbers import Generation
 from understudy.core.operators import OperatorClass, of_object
 from understudy.errors import JobError
 from understudy.runtime import messages
@@ -47,7 +48,9 @@ class Kind(Protocol):
         """``ready``: what ``Armed.take`` returned, if anything."""
         ...
 
-    def arm(self, stage: str, *, unit: str, generation: int, store: CheckpointStore, stateless: bool = False) -> Armed:
+    def arm(
+        self, stage: str, *, unit: str, generation: Generation, store: CheckpointStore, stateless: bool = False
+    ) -> Armed:
         """Get a standby ready on a store. ``stateless``: it will begin from nothing."""
         ...
 
@@ -83,7 +86,7 @@ class SparkKind:
         return SparkEngine(stage, ready)
 
     def arm(
-        self, stage: str, *, unit: str, generation: int, store: CheckpointStore, stateless: bool = False
+        self, stage: str, *, unit: str, generation: Generation, store: CheckpointStore, stateless: bool = False
     ) -> ArmedQuery:
         return ArmedQuery(self.host, stage, unit=unit, generation=generation, store=store, stateless=stateless)
 
@@ -120,7 +123,9 @@ class OperatorKind:
     def engine(self, stage: RunningStage, ready: Any) -> Engine:
         return OperatorEngine(stage, Living(stage, self._operator(stage.name), ready))
 
-    def arm(self, stage: str, *, unit: str, generation: int, store: CheckpointStore, stateless: bool = False) -> Armed:
+    def arm(
+        self, stage: str, *, unit: str, generation: Generation, store: CheckpointStore, stateless: bool = False
+    ) -> Armed:
         told = messages.Armed(unit, generation, stage, spare=stateless)
         return ArmedOperator(self.host, stage, self._operator(stage), store, stateless=stateless, told=told)
 
@@ -141,7 +146,9 @@ class PreparedKind(OperatorKind):
         query, process = ready or (None, None)
         return PreparedEngine(stage, query, Living(stage, self._operator(stage.name), process))
 
-    def arm(self, stage: str, *, unit: str, generation: int, store: CheckpointStore, stateless: bool = False) -> Armed:
+    def arm(
+        self, stage: str, *, unit: str, generation: Generation, store: CheckpointStore, stateless: bool = False
+    ) -> Armed:
         about = {"unit": unit, "generation": generation, "store": store, "stateless": stateless}
         return ArmedPrepared(self.host, stage, self._operator(stage), **about)
 

@@ -13,6 +13,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from understudy.core.numbers import before
 from understudy.runtime import messages, wire
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class Membership:
     def _beat(self) -> messages.Beat:
         host = self.host
         with host.changed:
-            produced = {primary.name: primary.output.queue.next - 1 for primary in host.primaries()}
+            produced = {primary.name: before(primary.output.queue.next) for primary in host.primaries()}
             return messages.Beat(produced, sum(host.rows.values()), host.serial)
 
     # -- telling -----------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from understudy.core import draining
+from understudy.core import draining, numbers
 from understudy.core.failover import StageThrew, StandbyReady, StandbyUnusable, Turned
 from understudy.core.plans import Plan
 from understudy.runtime.wire import Call, Get, Message
@@ -105,7 +105,7 @@ class Pulse(Get[None], frozen=True):
 class Beat(Message, frozen=True, array_like=True):
     """Kept tiny: it is sent several times a second. ``Status`` has the rest."""
 
-    produced: dict[str, int]
+    produced: dict[str, numbers.Epoch]
     """Stage -> its newest epoch."""
     rows: int
     serial: int
@@ -122,15 +122,15 @@ class Ack(Call[None], frozen=True):
     consumer: str
     host: str
     unit: str
-    generation: int
-    acks: tuple[tuple[int, int], ...]
+    generation: numbers.Generation
+    acks: tuple[tuple[int, numbers.Epoch], ...]
     """(level, epoch)"""
-    landed: dict[str, int]
+    landed: dict[str, numbers.Epoch]
     """What sinks have (``core.landed``)."""
 
 
 class EpochAbout(Message, frozen=True):
-    generation: int
+    generation: numbers.Generation
     waited_s: float
     """How long the request waited until the epoch was there."""
     cut_s: float
@@ -141,13 +141,13 @@ class Epoch(Get[EpochAbout], frozen=True):
     """One epoch of a stream, for a consumer that runs on another host."""
 
     stream: str
-    epoch: int
+    epoch: numbers.Epoch
     consumer: str
     host: str
     unit: str
-    generation: int
-    acks: tuple[tuple[int, int], ...]
-    landed: dict[str, int]
+    generation: numbers.Generation
+    acks: tuple[tuple[int, numbers.Epoch], ...]
+    landed: dict[str, numbers.Epoch]
     """What sinks have (``core.landed``)."""
     counts: bool
     """Asked by a primary: what it has asked for, it has."""
@@ -160,9 +160,9 @@ class Peek(Get[None], frozen=True):
 
 
 class Place(Message, frozen=True):
-    epoch: int
+    epoch: numbers.Epoch
     lost: bool
-    landed: dict[str, int]
+    landed: dict[str, numbers.Epoch]
     """What sinks have (``core.landed``)."""
     row_hosts: tuple[str | None, ...] | None = None
     row_k: int = 0
@@ -176,16 +176,16 @@ class Position(Call[Place], frozen=True):
     consumer: str
     host: str
     unit: str
-    generation: int
+    generation: numbers.Generation
     newest: bool
 
 
-class Paste(Call[int | None], frozen=True):
+class Paste(Call[numbers.Epoch | None], frozen=True):
     """A part of a checkpoint; its bytes are the body. Answered with the epoch of the version that is whole with it."""
 
     unit: str
     stage: str
-    generation: int
+    generation: numbers.Generation
     part: dict[str, Any]
     """See ``parts.py``."""
 
@@ -193,8 +193,8 @@ class Paste(Call[int | None], frozen=True):
 class Trimmed(Message, frozen=True):
     """What all consumers are done with."""
 
-    epoch: int
-    landed: dict[str, int]
+    epoch: numbers.Epoch
+    landed: dict[str, numbers.Epoch]
     """What sinks have (``core.landed``)."""
 
 
@@ -203,9 +203,9 @@ class CopyAt(Call[Trimmed], frozen=True):
 
     unit: str
     stage: str
-    generation: int
+    generation: numbers.Generation
     standby: str
-    epoch: int
+    epoch: numbers.Epoch
 
 
 class Entries(Call[int], frozen=True):
@@ -213,12 +213,12 @@ class Entries(Call[int], frozen=True):
 
     unit: str
     stage: str
-    generation: int
+    generation: numbers.Generation
     after: int
     """How many come before these."""
     certain: int
     """How many are the same in every log: all consumers are done with them."""
-    landed: dict[str, int]
+    landed: dict[str, numbers.Epoch]
     """What sinks have (``core.landed``)."""
     entries: list[Any]
 
@@ -234,7 +234,7 @@ class Arm(Call[str], frozen=True):
     input: str
 
 
-class Initial(Call[int], frozen=True):
+class Initial(Call[numbers.Epoch], frozen=True):
     """The epoch before the first one."""
 
     stage: str
@@ -242,13 +242,13 @@ class Initial(Call[int], frozen=True):
     session: str
 
 
-class Grant(Call[int], frozen=True):
+class Grant(Call[numbers.Epoch], frozen=True):
     """Everything up to ``after`` is done. Answered, when it may be started, with the next epoch."""
 
     stage: str
     input: str
     session: str
-    after: int
+    after: numbers.Epoch
 
 
 class Partitioning(Message, frozen=True):
@@ -262,7 +262,7 @@ class Parts(Call[Partitioning], frozen=True):
     stage: str
     input: str
     session: str
-    epoch: int
+    epoch: numbers.Epoch
 
 
 class Input(Get[None], frozen=True):
@@ -271,7 +271,7 @@ class Input(Get[None], frozen=True):
     stage: str
     input: str
     session: str
-    epoch: int
+    epoch: numbers.Epoch
     part: int
     parts: int
 
@@ -284,7 +284,7 @@ class Join(Call[None], frozen=True):
     address: str
     pid: int
     process: str
-    holds: dict[str, int]
+    holds: dict[str, numbers.Epoch]
     """Stage -> newest epoch of a whole checkpoint, or entry, in the host's folder."""
 
 
@@ -312,9 +312,9 @@ class Runs(Message, frozen=True):
     """A primary goes on after ``epoch``."""
 
     unit: str
-    generation: int
+    generation: numbers.Generation
     stage: str
-    epoch: int
+    epoch: numbers.Epoch
     missing: int = 0
     """So many epochs up to that one are not in its state."""
 
@@ -323,7 +323,7 @@ class Armed(Message, frozen=True):
     """A standby, or a spare query, could take over at once."""
 
     unit: str
-    generation: int
+    generation: numbers.Generation
     stage: str
     spare: bool = False
 
@@ -332,7 +332,7 @@ class Warm(Message, frozen=True):
     """It has rehearsed all there is."""
 
     unit: str
-    generation: int
+    generation: numbers.Generation
     stage: str
 
 
@@ -340,7 +340,7 @@ class Fenced(Message, frozen=True):
     """A primary found that it is none any more, and has stopped."""
 
     unit: str
-    generation: int
+    generation: numbers.Generation
     stage: str
 
 
@@ -348,9 +348,9 @@ class Gone(Message, frozen=True):
     """An epoch that a stage needs is nowhere. Without ``stream``, the stage cannot be rebuilt."""
 
     unit: str
-    generation: int
+    generation: numbers.Generation
     stage: str
-    epoch: int
+    epoch: numbers.Epoch
     stream: str | None = None
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JError
 
 from understudy.runtime.checkpoints import CheckpointStore
-from understudy.runtime.spark_files import settings_of
+from understudy.runtime.spark_files import Batch, settings_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,7 +37,7 @@ class Stores:
         except Py4JError as error:
             self._complain(error)
 
-    def open(self, armed: StreamingQuery, version: tuple[int, list[str]]) -> bool:
+    def open(self, armed: StreamingQuery, version: tuple[Batch, list[str]]) -> bool:
         """Open the state of a query at the door, or take it on, to a ``CheckpointStore.version``. Whether it is open
         now."""
         batch, files = version

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from understudy.core.failover import CODE
+from understudy.core.numbers import Epoch, after
 from understudy.core.policies.base import Want
 from understudy.core.saving import Saving
 from understudy.runtime import blame, wire
@@ -20,6 +21,7 @@ from understudy.runtime.engine import EngineFailed
 from understudy.runtime.operator_process import Died, OperatorProcess, Threw, Unfit
 from understudy.runtime.spark import root_cause
 from understudy.runtime.spark_engine import SparkEngine
+from understudy.runtime.spark_files import Batch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -38,45 +40,45 @@ KEPT = 2
 
 
 class Saves:
-    """The states of an object that were saved, by epoch, as files in a stage's state folder."""
+    """The states of an object that were saved, by batch, as files in a stage's state folder."""
 
     def __init__(self, state: Path) -> None:
         self._folder = state / FOLDER
         self._lock = threading.Lock()
-        self._sizes: dict[int, int] = {}
+        self._sizes: dict[Batch, int] = {}
         for path in self._folder.glob("*"):
             if path.name.isdigit():
-                self._sizes[int(path.name)] = path.stat().st_size
+                self._sizes[Batch(int(path.name))] = path.stat().st_size
 
-    def has(self, epoch: int) -> bool:
-        return epoch in self._sizes
+    def has(self, batch: Batch) -> bool:
+        return batch in self._sizes
 
-    def add(self, epoch: int, saved: bytes) -> None:
+    def add(self, batch: Batch, saved: bytes) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        temporary = self._folder / f".{epoch}"
+        temporary = self._folder / f".{batch}"
         temporary.write_bytes(saved)
-        os.rename(temporary, self._folder / str(epoch))
+        os.rename(temporary, self._folder / str(batch))
         with self._lock:
-            self._sizes[epoch] = len(saved)
+            self._sizes[batch] = len(saved)
 
-    def read(self, epoch: int) -> bytes | None:
-        return (self._folder / str(epoch)).read_bytes() if self.has(epoch) else None
+    def read(self, batch: Batch) -> bytes | None:
+        return (self._folder / str(batch)).read_bytes() if self.has(batch) else None
 
-    def files_of(self, epoch: int) -> dict[str, Path]:
-        if not self.has(epoch):
-            raise FileNotFoundError(f"the state after epoch {epoch} was not saved")
-        return {f"{FOLDER}/{epoch}": self._folder / str(epoch)}
+    def files_of(self, batch: Batch) -> dict[str, Path]:
+        if not self.has(batch):
+            raise FileNotFoundError(f"the state after batch {batch} was not saved")
+        return {f"{FOLDER}/{batch}": self._folder / str(batch)}
 
     def size(self) -> int:
         """Of the newest."""
         with self._lock:
             return self._sizes[max(self._sizes)] if self._sizes else 0
 
-    def trim(self, epoch: int) -> None:
-        """Nobody will ask for an older state than the newest that is no newer than ``epoch``. One more is kept: it may
+    def trim(self, batch: Batch) -> None:
+        """Nobody will ask for an older state than the newest that is no newer than ``batch``. One more is kept: it may
         be on its way."""
         with self._lock:
-            old = sorted(e for e in self._sizes if e <= epoch)[:-KEPT]
+            old = sorted(b for b in self._sizes if b <= batch)[:-KEPT]
             for each in old:
                 del self._sizes[each]
         for each in old:
@@ -94,7 +96,7 @@ class Living:
         self._saving = Saving(stage.policy.checkpoint_s)
         self._busy = threading.Lock()
         """Held by whoever has the object process an epoch, or save what it made of it."""
-        self._at: int | None = stage.start_epoch
+        self._at: Epoch | None = stage.start_epoch
         """The epoch that the object's state is at; None in the middle of one, and after one that failed."""
 
     def start(self) -> None:
@@ -105,11 +107,11 @@ class Living:
         if self.stage.stopping:  # and whoever said so found no process yet
             self._process.end()
         self._process.make()
-        saved = self._saves.read(self._batch(self.stage.start_epoch))
+        saved = self._saves.read(self.stage.batch_of(self.stage.start_epoch))
         if saved is not None:
             self._process.restore(saved)
 
-    def compute(self, epoch: int, tables: list[pa.Table]) -> pa.Table:
+    def compute(self, epoch: Epoch, tables: list[pa.Table]) -> pa.Table:
         assert self._process is not None
         with self._busy:
             self._at = None  # should it throw half-way, that is nobody's state
@@ -118,7 +120,7 @@ class Living:
         self.host.trace(self.stage.name, "computed", epoch)
         return made
 
-    def save_if_due(self, epoch: int) -> bool:
+    def save_if_due(self, epoch: Epoch) -> bool:
         """After an epoch was published. Returns whether the state after it was saved."""
         wants, due = self.stage.wants(), self._saving.due(epoch, time.monotonic())
         if Want.NOW not in wants and not (due and Want.AHEAD in wants):
@@ -128,34 +130,31 @@ class Living:
         self._saving.took(time.monotonic() - begin)
         return True
 
-    def _save(self, epoch: int) -> None:
+    def _save(self, epoch: Epoch) -> None:
         """The state after ``epoch``, if the object is still there."""
         with self._busy:
             if self._at == epoch and not self.has(epoch) and self._process is not None:
-                self._saves.add(self._batch(epoch), self._process.save())
+                self._saves.add(self.stage.batch_of(epoch), self._process.save())
 
-    def _batch(self, epoch: int) -> int:
-        return epoch - self.stage.base
+    def has(self, epoch: Epoch) -> bool:
+        return self._saves.has(self.stage.batch_of(epoch))
 
-    def has(self, epoch: int) -> bool:
-        return self._saves.has(self._batch(epoch))
-
-    def files_of(self, epoch: int) -> dict[str, Path]:
+    def files_of(self, epoch: Epoch) -> dict[str, Path]:
         """Where a stage stands still, it is asked for a state that was not saved ahead. Raises EngineFailed when the
         user's code fails at it, FileNotFoundError when the object has gone on."""
-        if self._batch(epoch) < 0:
+        if self.stage.batch_of(epoch) < 0:
             return {}
         try:
             self._save(epoch)
         except (Threw, Died) as error:
             raise EngineFailed(*cause_of(error)) from error
-        return self._saves.files_of(self._batch(epoch))
+        return self._saves.files_of(self.stage.batch_of(epoch))
 
     def size(self) -> int:
         return self._saves.size()
 
-    def trim(self, epoch: int) -> None:
-        self._saves.trim(self._batch(epoch))
+    def trim(self, epoch: Epoch) -> None:
+        self._saves.trim(self.stage.batch_of(epoch))
 
     def stop(self) -> None:
         if self._process is not None:
@@ -182,7 +181,7 @@ class OperatorEngine:
                 traceback.print_exc()
             return cause_of(error)
 
-    def _input(self, stream: str, epoch: int) -> pa.Table:
+    def _input(self, stream: str, epoch: Epoch) -> pa.Table:
         table = self.stage.input_table(stream, epoch)
         if table is None:
             raise RuntimeError(f"epoch {epoch} of {stream} is not here")
@@ -191,23 +190,23 @@ class OperatorEngine:
     def stop(self) -> None:
         self._living.stop()
 
-    def files_of(self, epoch: int) -> dict[str, Path]:
+    def files_of(self, epoch: Epoch) -> dict[str, Path]:
         return self._living.files_of(epoch)
 
-    def files_for(self, shipper: Shipper, epoch: int) -> dict[str, Path]:
+    def files_for(self, shipper: Shipper, epoch: Epoch) -> dict[str, Path]:
         return self._living.files_of(epoch)
 
-    def last_files(self, epoch: int) -> dict[str, Path]:
+    def last_files(self, epoch: Epoch) -> dict[str, Path]:
         return self._living.files_of(epoch)
 
-    def sizes(self, epoch: int) -> tuple[int, int]:
+    def sizes(self, epoch: Epoch) -> tuple[int, int]:
         return self._living.size(), self._living.size()
 
-    def trimmed(self, epoch: int) -> None:
+    def trimmed(self, epoch: Epoch) -> None:
         self._living.trim(epoch)
 
-    def needs(self, epoch: int) -> int:
-        return epoch + 1  # only operators without state are rebuilt by replay
+    def needs(self, epoch: Epoch) -> Epoch:
+        return after(epoch)  # only operators without state are rebuilt by replay
 
 
 class PreparedEngine(SparkEngine):
@@ -224,11 +223,11 @@ class PreparedEngine(SparkEngine):
             return cause_of(error)
         return super().run()
 
-    def grant(self, after: int) -> int | wire.Reply[Any]:
-        return self._granted(after, version=self._living.has(after))
+    def grant(self, done: Epoch) -> Epoch | wire.Reply[Any]:
+        return self._granted(done, version=self._living.has(done))
 
-    def publish(self, frame: DataFrame, batch: int) -> None:
-        epoch = batch + self.stage.base
+    def publish(self, frame: DataFrame, batch: Batch) -> None:
+        epoch = self.stage.epoch_of(batch)
         if self.stage.stopping or epoch < self.stage.output.queue.next:
             return  # Spark ran the batch again: the object has had it
         self.stage.publish(epoch, self._living.compute(epoch, [collect(frame)]))
@@ -238,18 +237,18 @@ class PreparedEngine(SparkEngine):
         self._living.stop()  # first: the query would wait for what it is at
         super().stop()
 
-    def files_of(self, epoch: int) -> dict[str, Path]:
+    def files_of(self, epoch: Epoch) -> dict[str, Path]:
         return {**super().files_of(epoch), **self._living.files_of(epoch)}
 
-    def files_for(self, shipper: Shipper, epoch: int) -> dict[str, Path]:
+    def files_for(self, shipper: Shipper, epoch: Epoch) -> dict[str, Path]:
         own = self._living.files_of(epoch)  # sent first: it is not kept for long
         return {**own, **super().files_for(shipper, epoch)}
 
-    def sizes(self, epoch: int) -> tuple[int, int]:
+    def sizes(self, epoch: Epoch) -> tuple[int, int]:
         state, changed = super().sizes(epoch)
         return state + self._living.size(), changed + self._living.size()
 
-    def trimmed(self, epoch: int) -> None:
+    def trimmed(self, epoch: Epoch) -> None:
         self._living.trim(epoch)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from understudy.core.numbers import Epoch
 from understudy.errors import JobError
 from understudy.operators import Operator
 from understudy.runtime.operator_wire import receive_tables, send_tables
@@ -39,7 +40,7 @@ class OperatorProcess:
         """``imports``: a folder that the user's code may import from. Returns before the object is made; what is asked
         first waits for it."""
         self.name = name
-        self.version: int | None = None
+        self.version: Epoch | None = None
         """The version that the object's state is of, as long as nobody has it process anything."""
         self._stateless = operator.stateless
         self._lock = threading.Lock()

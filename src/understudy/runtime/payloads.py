@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from understudy.core.numbers import Epoch
+
 
 class Payloads:
     """Tables by (stream, epoch). One per host, so that the budget is the host's.
@@ -22,7 +24,7 @@ class Payloads:
         self._folder = folder
         self._memory_bytes_max = memory_bytes_max
         self._lock = threading.Lock()
-        self._tables: dict[tuple[str, int], pa.Table | Path] = {}
+        self._tables: dict[tuple[str, Epoch], pa.Table | Path] = {}
         self._files = count()
         self._deleting = ThreadPoolExecutor(1, thread_name_prefix="payloads")
         """Whoever drops a payload may hold a lock that everybody waits for."""
@@ -32,7 +34,7 @@ class Payloads:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
 
-    def put(self, stream: str, epoch: int, table: pa.Table) -> None:
+    def put(self, stream: str, epoch: Epoch, table: pa.Table) -> None:
         size = table.nbytes
         with self._lock:
             self._forget((stream, epoch))
@@ -49,7 +51,7 @@ class Payloads:
             self._tables[stream, epoch] = path
             self.spilled_bytes += size
 
-    def get(self, stream: str, epoch: int) -> pa.Table | None:
+    def get(self, stream: str, epoch: Epoch) -> pa.Table | None:
         with self._lock:
             kept = self._tables.get((stream, epoch))
         if isinstance(kept, Path):
@@ -57,16 +59,16 @@ class Payloads:
                 return pa.ipc.open_file(file).read_all()
         return kept
 
-    def drop(self, stream: str, upto: int) -> None:
+    def drop(self, stream: str, upto: Epoch) -> None:
         """Forget epochs of ``stream`` up to ``upto``."""
         with self._lock:
             for key in [k for k in self._tables if k[0] == stream and k[1] <= upto]:
                 self._forget(key)
 
     def drop_all(self, stream: str) -> None:
-        self.drop(stream, 1 << 62)
+        self.drop(stream, Epoch(1 << 62))
 
-    def _forget(self, key: tuple[str, int]) -> None:
+    def _forget(self, key: tuple[str, Epoch]) -> None:
         kept = self._tables.pop(key, None)
         if isinstance(kept, Path):
             self._deleting.submit(kept.unlink, missing_ok=True)

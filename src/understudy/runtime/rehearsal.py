@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from understudy.core.numbers import NO_EPOCH, Epoch, after
 from understudy.runtime import messages, wire
 from understudy.runtime.arrow_types import collect
 from understudy.runtime.wire import Refusal
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from understudy.runtime.host import Host
+    from understudy.runtime.spark_files import Batch
 
 NO_FASTER, LAST = 0.9, 3
 """A query is warm when none of its last so many batches took less than this part of the fastest before."""
@@ -117,7 +119,7 @@ class Rehearsal:
         self.host, self.name, self.state = host, name, state
         self.session = f"rehearsal of {name}, {time.time_ns()}"
         self._epochs = epochs
-        self._newest = -2
+        self._newest = Epoch(-2)
         """The newest epoch that was asked for; the first is -1, for a query that begins from nothing."""
         self._asked_at: float | None = None
         """When it was, which is when the one before was done."""
@@ -156,34 +158,34 @@ class Rehearsal:
             if query is not None:
                 query.stop()
 
-    def _publish(self, frame: DataFrame, batch: int) -> None:
+    def _publish(self, frame: DataFrame, batch: Batch) -> None:
         collect(frame)
 
     def arm(self) -> str | wire.Reply[Any]:
         return self.session
 
-    def initial(self) -> int:
-        return -1
+    def initial(self) -> Epoch:
+        return NO_EPOCH
 
-    def grant(self, after: int) -> int | wire.Reply[Any]:
-        if after > self._newest:  # each input asks
-            now, before, self._newest = time.monotonic(), self._asked_at, after
+    def grant(self, done: Epoch) -> Epoch | wire.Reply[Any]:
+        if done > self._newest:  # each input asks
+            now, before, self._newest = time.monotonic(), self._asked_at, done
             if before is not None:
                 self._course.took(now - before)
             self._asked_at = now
         with self.host.changed:
             self.host.changed.wait_for(lambda: self.over, self.host.rehearsing.held_s())
         if len(self._course.batches_s) < self._epochs and not self._course.is_warm() and not self.over:
-            return after + 1
+            return after(done)
         self._done.set()
         with self.host.changed:
             self.host.changed.wait_for(lambda: self.over)
         return wire.refuse(Refusal.STOPPED)
 
-    def parts(self, input: str, epoch: int) -> messages.Partitioning:
+    def parts(self, input: str, epoch: Epoch) -> messages.Partitioning:
         return messages.Partitioning(1, self._sampled(input).nbytes)
 
-    def input_slice(self, input: str, epoch: int, part: int, parts: int) -> pa.Table:
+    def input_slice(self, input: str, epoch: Epoch, part: int, parts: int) -> pa.Table:
         return self._sampled(input)
 
     def _sampled(self, input: str) -> pa.Table:

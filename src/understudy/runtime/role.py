@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from understudy.core.agreement import Part, Standing
 from understudy.core.beginning import Start
 from understudy.core.keeping import Charge, Holdings
+from understudy.core.numbers import FIRST_EPOCH, Epoch, Generation
 from understudy.core.plans import UnitPlan
 from understudy.runtime.wire import Refusal, Reply, refuse
 
@@ -28,7 +29,7 @@ class Role(ABC):
     name: str
     """Of the stage."""
     unit: str
-    generation: int
+    generation: Generation
 
     @abstractmethod
     def standing(self) -> Standing:
@@ -58,11 +59,11 @@ class Role(ABC):
 
 class Primary(Role):
     stopping: bool
-    start_epoch: int
+    start_epoch: Epoch
     output: Stream
     keepers: tuple[Keeper, ...] = ()
     """What protects it, where that is not its own doing."""
-    gap: int = 0
+    gap: Epoch = FIRST_EPOCH
     """Epochs before this one were lost while the unit had no protection."""
     row: Row | None = None
     """It is being rebuilt, and with whom."""
@@ -76,7 +77,7 @@ class Primary(Role):
 
     @property
     @abstractmethod
-    def begun(self) -> int:
+    def begun(self) -> Epoch:
         """The newest epoch that will come out, whatever is asked from now on; a drain of a source waits for it."""
 
     @abstractmethod
@@ -91,7 +92,7 @@ class Primary(Role):
         """The coordinator knows of a standby that could take over."""
 
     @abstractmethod
-    def drain(self, final: int) -> bool:
+    def drain(self, final: Epoch) -> bool:
         """Stopping: take the last checkpoint, after epoch ``final``. True once nothing is left to do."""
 
     @abstractmethod
@@ -99,18 +100,18 @@ class Primary(Role):
         """A newer generation of the unit runs elsewhere: stop, add nothing."""
 
     @abstractmethod
-    def regenerate(self, epoch: int) -> pa.Table | None:
+    def regenerate(self, epoch: Epoch) -> pa.Table | None:
         """An epoch that its stream has no rows of any more, or never had."""
 
     @abstractmethod
-    def on_trimmed(self, epoch: int) -> None:
+    def on_trimmed(self, epoch: Epoch) -> None:
         """All consumers are done with ``epoch``. Call with ``host.changed`` held."""
 
     @abstractmethod
     def on_progress(self) -> None:
         """Consumers have got further. Call with ``host.changed`` held."""
 
-    def copy_is_at(self, standby: str, epoch: int) -> messages.Trimmed | Reply[Any]:
+    def copy_is_at(self, standby: str, epoch: Epoch) -> messages.Trimmed | Reply[Any]:
         """A copy has processed ``epoch``. Returns what all consumers are done with."""
         return refuse(Refusal.ELSEWHERE)
 
@@ -131,7 +132,7 @@ class Standby(Role):
         running = self.running
         return None if running is None else running.output
 
-    def paste(self, part: Mapping[str, Any], body: bytes) -> int | Reply[Any] | None:
+    def paste(self, part: Mapping[str, Any], body: bytes) -> Epoch | Reply[Any] | None:
         """A part of a checkpoint. Returns the epoch of the version that is whole with it."""
         return refuse(Refusal.ELSEWHERE)
 
@@ -140,7 +141,7 @@ class Standby(Role):
         return refuse(Refusal.ELSEWHERE)
 
     @abstractmethod
-    def follow(self, generation: int) -> None:
+    def follow(self, generation: Generation) -> None:
         """Another standby has become primary."""
 
     def rise(self) -> None:
@@ -155,7 +156,7 @@ class Standby(Role):
         return None
 
     @abstractmethod
-    def succeed(self, generation: int, found: Start | None = None) -> Succession | None:
+    def succeed(self, generation: Generation, found: Start | None = None) -> Succession | None:
         """Become the primary; None when there is nothing to go on with but what is on disk. ``found``: what producers
         still have for it, where what is held is a state from some while ago."""
 

@@ -17,6 +17,7 @@ import pyarrow.flight as flight
 from understudy.core import agreement, beginning, keeping
 from understudy.core.agreement import Standing
 from understudy.core.failover import StageThrew
+from understudy.core.numbers import FIRST_EPOCH, NO_EPOCH, Epoch, Generation, before
 from understudy.core.plans import UnitPlan
 from understudy.core.policies import Policy
 from understudy.core.policies.upstream import Row
@@ -90,7 +91,7 @@ class Roles:
                 except Exception as error:
                     traceback.print_exc()
                     cause = f"cannot start on {self.host.name}: {error}"
-                    self.host.report(StageThrew(unit, wanted.generation, stage, -1, cause, blame.of(error)))
+                    self.host.report(StageThrew(unit, wanted.generation, stage, NO_EPOCH, cause, blame.of(error)))
             try:
                 if wanted.primary == self.host.name:
                     self._protect(unit, wanted)
@@ -253,7 +254,7 @@ class Roles:
         if mine is not None:
             mine.stop()
 
-    def _become_standby(self, unit: str, stage: str, generation: int, since: int, policy: Policy) -> None:
+    def _become_standby(self, unit: str, stage: str, generation: Generation, since: int, policy: Policy) -> None:
         folder = self.host.stage_folder(stage)
         standby: Standby
         if self._is_host_source(stage):
@@ -266,7 +267,7 @@ class Roles:
         self._register(stage, standby)
 
     def _promote(
-        self, unit: str, stage: str, generation: int, plan: Mapping[str, UnitPlan], *, saved: bool
+        self, unit: str, stage: str, generation: Generation, plan: Mapping[str, UnitPlan], *, saved: bool
     ) -> None:
         """Lead a stage of which this host was a standby."""
         self._tell_becoming(stage, generation, "what it holds as standby")
@@ -278,7 +279,7 @@ class Roles:
         else:
             self._start(stage, *succession)
 
-    def _begin(self, unit: str, stage: str, generation: int, start: str, plan: Mapping[str, UnitPlan]) -> None:
+    def _begin(self, unit: str, stage: str, generation: Generation, start: str, plan: Mapping[str, UnitPlan]) -> None:
         """Lead a stage of which this host was nothing that counts."""
         self._tell_becoming(stage, generation, start)
         if stage in self.host.spares:
@@ -294,7 +295,9 @@ class Roles:
         else:
             self._begin_anew(unit, stage, generation, start, plan)
 
-    def _begin_anew(self, unit: str, stage: str, generation: int, start: str, plan: Mapping[str, UnitPlan]) -> None:
+    def _begin_anew(
+        self, unit: str, stage: str, generation: Generation, start: str, plan: Mapping[str, UnitPlan]
+    ) -> None:
         """Without state. Where it begins is asked first: that may take long, and end in a newer plan; what is held must
         still be there then."""
         where, row = FRESH, None
@@ -302,9 +305,9 @@ class Roles:
             found = self._begin_at(unit, stage, generation, plan, newest=start == "newest")
             base, row = found.epoch, found.row
             if not found.promised:
-                self.host.report(messages.Gone(unit, generation, stage, base - 1))
+                self.host.report(messages.Gone(unit, generation, stage, before(base)))
                 return
-            where = {**FRESH, "start_epoch": base - 1, "base": base, "gap": base if found.lost else 0}
+            where = {**FRESH, "start_epoch": before(base), "base": base, "gap": base if found.lost else FIRST_EPOCH}
         spare = self._living_spare(stage)
         folder = self.host.stage_folder(stage)
         for other in folder.iterdir() if folder.is_dir() else []:
@@ -326,7 +329,7 @@ class Roles:
 
         self._start(stage, primary, begin)
 
-    def _begin_held(self, unit: str, stage: str, generation: int, found: beginning.Start | None = None) -> None:
+    def _begin_held(self, unit: str, stage: str, generation: Generation, found: beginning.Start | None = None) -> None:
         """From the newest checkpoint in this host's folder, if there is one. ``found``: see ``Standby.succeed``."""
         with self._sparing:
             spare = self.host.spares.pop(stage, None)
@@ -347,7 +350,7 @@ class Roles:
             self.host.stages[stage] = mine
             self.host.changed.notify_all()
 
-    def _tell_becoming(self, stage: str, generation: int, start: str) -> None:
+    def _tell_becoming(self, stage: str, generation: Generation, start: str) -> None:
         print(f"{time.time():.3f} {stage}: becoming primary of generation {generation} from {start}", flush=True)
 
     def _held(self, unit: str, stage: str) -> tuple[dict[str, Any] | None, Path]:
@@ -383,14 +386,14 @@ class Roles:
         stores = [s for s in stores if s.versions()]
         return max(stores, key=lambda s: s.versions()[-1], default=None)
 
-    def holds(self) -> dict[str, int]:
+    def holds(self) -> dict[str, Epoch]:
         """Stage -> newest epoch of a whole checkpoint (or entry log) in this host's folder."""
         root = self.host.folder / "stages"
-        holds: dict[str, int] = {}
+        holds: dict[str, Epoch] = {}
         for folder in root.iterdir() if root.is_dir() else []:
             if (folder / "entries.jsonl").exists():
                 with open(folder / "entries.jsonl", "rb") as file:
-                    holds[folder.name] = sum(1 for line in file if line.endswith(b"\n")) - 1
+                    holds[folder.name] = Epoch(sum(1 for line in file if line.endswith(b"\n")) - 1)
             else:
                 store = self._newest_store(folder.name)
                 if store is not None:
@@ -398,7 +401,7 @@ class Roles:
         return holds
 
     def _go_on_at(
-        self, unit: str, stage: str, generation: int, plan: Mapping[str, UnitPlan]
+        self, unit: str, stage: str, generation: Generation, plan: Mapping[str, UnitPlan]
     ) -> beginning.Start | None:
         """What producers still have for a stage whose state is from some while ago; None where they have all of it."""
         if self.host.topology.stages[stage].needs_all_input:
@@ -406,7 +409,7 @@ class Roles:
         return self._begin_at(unit, stage, generation, plan, newest=False)
 
     def _begin_at(
-        self, unit: str, stage: str, generation: int, plan: Mapping[str, UnitPlan], *, newest: bool
+        self, unit: str, stage: str, generation: Generation, plan: Mapping[str, UnitPlan], *, newest: bool
     ) -> beginning.Start:
         """Where a stage without state begins. Asks every producer until it answers."""
         places = []

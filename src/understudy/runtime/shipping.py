@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from understudy.core.numbers import Epoch
 from understudy.runtime import messages
 from understudy.runtime.checkpoints import CheckpointStore
 from understudy.runtime.parts import CheckpointDamaged, Shipped
 from understudy.runtime.rehearsal import CALM_S
 from understudy.runtime.spark import first_line
-from understudy.runtime.spark_files import changes_in, files_of_version, files_since, image_in
+from understudy.runtime.spark_files import Batch, changes_in, files_of_version, files_since, image_in
 from understudy.runtime.wire import Refusal
 
 if TYPE_CHECKING:
@@ -58,7 +59,9 @@ class Shipper:
         self._no_newer_until = stage.started_at + CALM_S
         self._counted: Callable[[int], None] = lambda _: None
 
-    def ship(self, epoch: int, needed: dict[str, Path], counted: Callable[[int], None] = lambda _: None) -> str | None:
+    def ship(
+        self, epoch: Epoch, needed: dict[str, Path], counted: Callable[[int], None] = lambda _: None
+    ) -> str | None:
         """Returns None when the version is safe at the target, else why not: ``fenced``, ``moved`` (another target was
         chosen meanwhile), ``disk: ...`` or another text. ``counted`` is told the bytes of every part."""
         failure: str | None = None
@@ -78,7 +81,7 @@ class Shipper:
         with self.host.changed:
             return "moved" if self.over else failure
 
-    def files_of_query(self, batch: int) -> dict[str, Path]:
+    def files_of_query(self, batch: Batch) -> dict[str, Path]:
         """The files that make the version after ``batch`` of the stage's query at the target. Raises FileNotFoundError
         when Spark has cleaned up meanwhile."""
         state, shipped, newer = self.stage.state, self._shipped, self._newer

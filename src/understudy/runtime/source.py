@@ -21,6 +21,7 @@ from understudy.core.beginning import Start
 from understudy.core.entries import Follower, Leader
 from understudy.core.failover import StageThrew
 from understudy.core.keeping import Charge, Holdings, counted, standing
+from understudy.core.numbers import NO_EPOCH, Epoch, Generation, after
 from understudy.core.plans import UnitPlan
 from understudy.runtime import blame, messages, wire
 from understudy.runtime.role import Primary, Standby, Succession
@@ -55,7 +56,7 @@ class EntryLog:
                 whole += len(line)
             os.truncate(path, whole)
         self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - open for the log's life
-        self.trimmed = -1
+        self.trimmed = NO_EPOCH
         """The newest epoch that no consumer needs any more. Not on disk: after all hosts have died, more may be needed
         than was thought while some were alive."""
 
@@ -88,9 +89,9 @@ class EntryLog:
 class SourceStage(Primary):
     """A source read by the host. ``log`` holds the entries so far; the next epoch is ``len(log.entries)``."""
 
-    def __init__(self, host: Host, name: str, *, unit: str, generation: int, log: EntryLog) -> None:
+    def __init__(self, host: Host, name: str, *, unit: str, generation: Generation, log: EntryLog) -> None:
         self.host, self.name, self.unit, self.generation, self.log = host, name, unit, generation, log
-        self.start_epoch = -1  # sinks on a source begin at its first entry; folder sinks skip what they have
+        self.start_epoch = NO_EPOCH  # sinks on a source begin at its first entry; folder sinks skip what they have
         self.stopping = False
         self._cutting = False
         """An epoch has been begun that is not published yet."""
@@ -99,7 +100,7 @@ class SourceStage(Primary):
         # those that are done with.
         self._inherited = len(log.entries)
         self._leader = Leader(self._inherited, certain=log.trimmed + 1)
-        self.output = Stream(self, start=self._leader.shows(self._inherited), first=log.trimmed + 1)
+        self.output = Stream(self, start=Epoch(self._leader.shows(self._inherited)), first=after(log.trimmed))
         self._cursor = host.job.stages[name].source.open(log.entries)  # type: ignore[union-attr]
         self._replay: list[Entry] = host.options.replay.get(name, [])
         self._standbys: list[EntriesAt] | None = None
@@ -118,10 +119,10 @@ class SourceStage(Primary):
             with host.changed:
                 host.changed.wait_for(lambda: self.stopping or host.go > 0)
             self.resumed_at = time.time()
-            host.report(messages.Runs(self.unit, self.generation, self.name, len(self.log.entries) - 1))
+            host.report(messages.Runs(self.unit, self.generation, self.name, Epoch(len(self.log.entries) - 1)))
             opened = time.monotonic() - host.job.epoch_s
             while True:
-                epoch = len(self.log.entries)
+                epoch = Epoch(len(self.log.entries))
                 replaying = epoch < len(self._replay)
                 if not replaying:
                     self._wait(opened + (0.0 if host.options.replay else host.job.epoch_s))
@@ -144,7 +145,7 @@ class SourceStage(Primary):
         except Exception as error:
             traceback.print_exc()
             self.error = first_line(error)
-            cause, epoch = f"source {self.name!r}: {first_line(error)}", len(self.log.entries)
+            cause, epoch = f"source {self.name!r}: {first_line(error)}", Epoch(len(self.log.entries))
             host.report(StageThrew(self.unit, self.generation, self.name, epoch, cause, blame.of(error)))
 
     def _wait(self, until: float) -> None:
@@ -192,13 +193,13 @@ class SourceStage(Primary):
         return None
 
     @property
-    def begun(self) -> int:
-        return max(len(self.log.entries) - 1, self.output.queue.next - 1 + self._cutting)
+    def begun(self) -> Epoch:
+        return Epoch(max(len(self.log.entries) - 1, self.output.queue.next - 1 + self._cutting))
 
-    def regenerate(self, epoch: int) -> pa.Table | None:
+    def regenerate(self, epoch: Epoch) -> pa.Table | None:
         return self._cursor.read(self.log.entries[epoch]) if 0 <= epoch < len(self.log.entries) else None
 
-    def on_trimmed(self, epoch: int) -> None:
+    def on_trimmed(self, epoch: Epoch) -> None:
         self.log.trimmed = epoch
 
     def on_progress(self) -> None:
@@ -226,7 +227,7 @@ class SourceStage(Primary):
             self.host.report(messages.Fenced(self.unit, self.generation, self.name))
             self.stop()
 
-    def drain(self, final: int) -> bool:
+    def drain(self, final: Epoch) -> bool:
         return self.output.queue.trimmed >= final or not self.host.job.stages[self.name].sinks
 
     def stop(self) -> None:
@@ -287,7 +288,7 @@ class EntriesAt:
 class StandbySource(Standby):
     """Standby of a source read by the host: a copy of its entries."""
 
-    def __init__(self, host: Host, name: str, *, unit: str, generation: int, since: int, log: EntryLog) -> None:
+    def __init__(self, host: Host, name: str, *, unit: str, generation: Generation, since: int, log: EntryLog) -> None:
         self.host, self.name, self.unit, self.generation, self.log = host, name, unit, generation, log
         self.since = since
         self.stopping = False
@@ -299,11 +300,11 @@ class StandbySource(Standby):
         """Nothing runs before the primary is given up: two would cut different epochs."""
         return None
 
-    def follow(self, generation: int) -> None:
+    def follow(self, generation: Generation) -> None:
         with self._lock:
             self.generation = generation
 
-    def succeed(self, generation: int, found: Start | None = None) -> Succession | None:
+    def succeed(self, generation: Generation, found: Start | None = None) -> Succession | None:
         self.stop()
         primary = SourceStage(self.host, self.name, unit=self.unit, generation=generation, log=self.log)
         return primary, primary.start
@@ -324,7 +325,7 @@ class StandbySource(Standby):
                 self.log.truncate(taken.keep)
                 if taken.skip is not None and (new := call.entries[taken.skip :]):
                     self.log.append(new)
-                self.log.trimmed = min(call.certain, len(self.log.entries)) - 1
+                self.log.trimmed = Epoch(min(call.certain, len(self.log.entries)) - 1)
                 return len(self.log.entries)
         except OSError as error:
             return wire.refuse(Refusal.DISK, f"{error.strerror or error} on {self.host.name}")

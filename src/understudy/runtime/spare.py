@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from understudy.core.numbers import Generation
 from understudy.runtime import wire
 from understudy.runtime.checkpoints import CheckpointStore
 
@@ -18,7 +19,7 @@ class Spare:
     """The engine of a stage that would be rebuilt here by replay: it begins from nothing, so it can be made ready
     without anybody sending anything."""
 
-    def __init__(self, host: Host, name: str, *, unit: str, generation: int, folder: Path) -> None:
+    def __init__(self, host: Host, name: str, *, unit: str, generation: Generation, folder: Path) -> None:
         self.generation = generation
         store = CheckpointStore(folder / f"spare-{time.time_ns()}", clear=True)
         self.folder, self.state = store.folder, store.state

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import StructType
 
+    from understudy.runtime.spark_files import Batch
+
 TICK = "~tick"
 """Name of the input without rows that clocks a source read by Spark."""
 
@@ -241,14 +243,14 @@ class Plans:
         self._spark.dataSource.register(source)
         return self._spark.readStream.format(source.name()).options(**options).load()
 
-    def start(self, stage: str, checkpoint: Path, publish: Callable[[DataFrame, int], None]) -> StreamingQuery:
+    def start(self, stage: str, checkpoint: Path, publish: Callable[[DataFrame, Batch], None]) -> StreamingQuery:
         """Start the stage's query. Without a mode from the user, the first that Spark accepts is taken."""
         from pyspark.errors import AnalysisException
 
         asked = self._job.stages[stage].output_mode
         refusals = []
         for mode in [asked] if asked else ["update", "append"]:
-            writer = self.frame(stage).writeStream.outputMode(mode).foreachBatch(publish)
+            writer = self.frame(stage).writeStream.outputMode(mode).foreachBatch(publish)  # type: ignore[arg-type]
             try:
                 return writer.option("checkpointLocation", str(checkpoint)).start()
             except AnalysisException as error:

@@ -12,12 +12,13 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from understudy.core.failover import CODE
+from understudy.core.numbers import Epoch, after
 from understudy.core.windows import Windows
 from understudy.errors import JobError
 from understudy.runtime import blame, messages, wire
 from understudy.runtime.arrow_types import collect
 from understudy.runtime.spark import WORKER_LATE, root_cause
-from understudy.runtime.spark_files import files_of_version, next_watermark_ms, sizes_of_version
+from understudy.runtime.spark_files import Batch, files_of_version, next_watermark_ms, sizes_of_version
 from understudy.runtime.wire import Refusal
 
 if TYPE_CHECKING:
@@ -105,25 +106,25 @@ class SparkEngine:
     def arm(self) -> str | wire.Reply[Any]:
         return RUN
 
-    def initial(self) -> int:
-        return self.stage.base - 1
+    def initial(self) -> Epoch:
+        return Epoch(self.stage.base - 1)
 
-    def grant(self, after: int) -> int | wire.Reply[Any]:
-        """Spark asks for the epoch after ``after``: everything up to it is committed. Answers when it may go on."""
-        return self._granted(after, version=True)
+    def grant(self, done: Epoch) -> Epoch | wire.Reply[Any]:
+        """Spark asks for the epoch after ``done``: everything up to it is committed. Answers when it may go on."""
+        return self._granted(done, version=True)
 
-    def _granted(self, after: int, *, version: bool) -> int | wire.Reply[Any]:
+    def _granted(self, done: Epoch, *, version: bool) -> Epoch | wire.Reply[Any]:
         self._asked = True
         # A state that was saved some while ago goes on at a later epoch than the one that Spark's log ends with.
-        epoch = self.stage.next_epoch(max(after, self.stage.start_epoch), version=version)
+        epoch = self.stage.next_epoch(max(done, self.stage.start_epoch), version=version)
         return wire.refuse(Refusal.STOPPED) if epoch is None else epoch
 
-    def parts(self, input: str, epoch: int) -> messages.Partitioning:
+    def parts(self, input: str, epoch: Epoch) -> messages.Partitioning:
         table = self.stage.input_table(input, epoch)
         rows, size = (0, 0) if table is None else (table.num_rows, table.nbytes)
         return messages.Partitioning(max(1, min(self.host.cores, -(-rows // PARTITION_ROWS))), size)
 
-    def input_slice(self, input: str, epoch: int, part: int, parts: int) -> pa.Table:
+    def input_slice(self, input: str, epoch: Epoch, part: int, parts: int) -> pa.Table:
         table = self.stage.input_table(input, epoch)
         if table is None:
             raise flight.FlightServerError(f"epoch {epoch} of {input} is not here")
@@ -131,8 +132,8 @@ class SparkEngine:
         size = -(-table.num_rows // parts)
         return table.slice(part * size, size)
 
-    def publish(self, frame: DataFrame, batch: int) -> None:
-        epoch = batch + self.stage.base
+    def publish(self, frame: DataFrame, batch: Batch) -> None:
+        epoch = self.stage.epoch_of(batch)
         self.host.trace(self.stage.name, "planned", epoch)
         table = collect(frame)
         self.host.trace(self.stage.name, "computed", epoch)
@@ -140,29 +141,29 @@ class SparkEngine:
 
     # -- state --------------------------------------------------------------------------------------------------------
 
-    def files_of(self, epoch: int) -> dict[str, Path]:
-        return files_of_version(self.stage.state, epoch - self.stage.base)
+    def files_of(self, epoch: Epoch) -> dict[str, Path]:
+        return files_of_version(self.stage.state, self.stage.batch_of(epoch))
 
-    def files_for(self, shipper: Shipper, epoch: int) -> dict[str, Path]:
-        return shipper.files_of_query(epoch - self.stage.base)
+    def files_for(self, shipper: Shipper, epoch: Epoch) -> dict[str, Path]:
+        return shipper.files_of_query(self.stage.batch_of(epoch))
 
-    def last_files(self, epoch: int) -> dict[str, Path]:
+    def last_files(self, epoch: Epoch) -> dict[str, Path]:
         return {**self.files_of(epoch), **self._window_file(epoch)}
 
-    def sizes(self, epoch: int) -> tuple[int, int]:
-        return sizes_of_version(self.stage.state, epoch - self.stage.base)
+    def sizes(self, epoch: Epoch) -> tuple[int, int]:
+        return sizes_of_version(self.stage.state, self.stage.batch_of(epoch))
 
-    def trimmed(self, epoch: int) -> None:
+    def trimmed(self, epoch: Epoch) -> None:
         """Spark cleans up by itself."""
 
-    def needs(self, epoch: int) -> int:
+    def needs(self, epoch: Epoch) -> Epoch:
         """Without state nothing, else the oldest epoch that can be in an open window."""
         windows = self._windows_of(epoch)
         if windows is None:
-            return epoch + 1
-        return windows.committed(epoch, next_watermark_ms(self.stage.state, epoch - self.stage.base))
+            return after(epoch)
+        return windows.committed(epoch, next_watermark_ms(self.stage.state, self.stage.batch_of(epoch)))
 
-    def _windows_of(self, epoch: int) -> Windows | None:
+    def _windows_of(self, epoch: Epoch) -> Windows | None:
         """Made with the first epoch that is done: Spark has planned the stage by then."""
         found = self.host.wait_for_plans().operators(self.stage.name)
         if self._windows is None and found is not None and found.window is not None:
@@ -171,7 +172,7 @@ class SparkEngine:
             self._windows = Windows(found.window, start=epoch, history=history)
         return self._windows
 
-    def _window_file(self, epoch: int) -> dict[str, Path]:
+    def _window_file(self, epoch: Epoch) -> dict[str, Path]:
         """What a state needs of its input, as a file for a checkpoint: it still does after a stop."""
         if self._windows is None:
             return {}

@@ -15,7 +15,10 @@ import re
 import zipfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import NewType
 
+Batch = NewType("Batch", int)
+"""Spark's number of a batch of one query. ``RunningStage.batch_of`` tells which one makes an epoch."""
 _NUMBERED = re.compile(r"(\d+)(?:_([0-9a-f-]{36}))?\.(delta|snapshot|changelog|zip)")
 _WHOLE = ("snapshot", "zip")
 _CHANGES = ".changelog"
@@ -23,7 +26,7 @@ _DESCRIBING = {"_metadata", "_stateSchema"}
 """Folders with what Spark says of a stateful operator: its kind and partitions, and what its state looks like."""
 
 
-def files_of_version(folder: Path, batch: int) -> dict[str, Path]:
+def files_of_version(folder: Path, batch: Batch) -> dict[str, Path]:
     """The files that a query needs to go on after ``batch``; names are relative to ``folder``."""
     needed: dict[str, Path] = {}
     if batch < 0:
@@ -53,7 +56,7 @@ def files_of_version(folder: Path, batch: int) -> dict[str, Path]:
 
 
 def files_since(
-    image: dict[str, Path], held: Collection[str], fresh: Mapping[str, Path], folder: Path, batch: int
+    image: dict[str, Path], held: Collection[str], fresh: Mapping[str, Path], folder: Path, batch: Batch
 ) -> dict[str, Path] | None:
     """The files of the version after ``batch`` (``fresh`` has it with its newest images of state) for somebody who
     ``held`` the files of an older one: with the images that they have, or with other ones (``image``), and all changes
@@ -121,7 +124,7 @@ def _batch_of(name: str) -> int:
     return int(number) if number.isdigit() else -1
 
 
-def sizes_of_version(folder: Path, batch: int) -> tuple[int, int]:
+def sizes_of_version(folder: Path, batch: Batch) -> tuple[int, int]:
     """Bytes of the state after ``batch``, and of what that batch changed in it."""
     needed = files_of_version(folder, batch)
     whole = sum(path.stat().st_size for name, path in needed.items() if name.startswith("state/"))
@@ -143,7 +146,7 @@ def settings_of(folder: Path) -> dict[str, str] | None:
     return dict(found.get("conf", {}))
 
 
-def next_watermark_ms(folder: Path, batch: int) -> int:
+def next_watermark_ms(folder: Path, batch: Batch) -> int:
     """The watermark that the batch after ``batch`` uses, from Spark's log of commits."""
     described = (folder / "commits" / str(batch)).read_text().splitlines()[1]
     return int(json.loads(described)["nextBatchWatermarkMs"])

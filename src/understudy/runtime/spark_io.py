@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from understudy.core.numbers import Epoch
     from understudy.runtime.wire import Peer
 
 TOKEN_VARIABLE = "UNDERSTUDY_TOKEN"
@@ -66,7 +67,7 @@ class Stopped(Exception):
 
 
 class EpochPartition(InputPartition):
-    def __init__(self, session: str, epoch: int, part: int, parts: int) -> None:
+    def __init__(self, session: str, epoch: Epoch, part: int, parts: int) -> None:
         self.session, self.epoch, self.part, self.parts = session, epoch, part, parts
 
 
@@ -80,7 +81,7 @@ class EpochReader(_SimpleStreamReaderWrapper):
         self._host, self._stage, self._input, self._schema = host, stage, input, schema
         self._declared: pa.Schema | None = None
         """The schema in Arrow, once it was needed."""
-        self._along: tuple[int, pa.Table] | None = None
+        self._along: tuple[Epoch, pa.Table] | None = None
         """The epoch that was asked for last, and its rows, if they are few."""
         self._session: str = self._ask("Arm")
         """Whom this reader reads for: the running stage, or one rehearsal of it. Spark keeps the pickled reader that

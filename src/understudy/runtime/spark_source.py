@@ -17,10 +17,12 @@ from typing import Any
 import pyarrow as pa
 
 from understudy.core.keeping import Charge, Holdings, counted
+from understudy.core.numbers import Epoch
 from understudy.core.plans import UnitPlan
 from understudy.core.preserving import Preserving
 from understudy.core.queue import AHEAD_MAX
 from understudy.runtime.shipping import Shippers
+from understudy.runtime.spark_files import Batch
 from understudy.runtime.stage import RunningStage
 from understudy.runtime.streams import write_table
 
@@ -58,13 +60,13 @@ class Preserver:
             self.host.changed.notify_all()
             return self._preserving.may_be_seen()
 
-    def preserve(self, epoch: int, needed: dict[str, Path]) -> bool:
+    def preserve(self, epoch: Epoch, needed: dict[str, Path]) -> bool:
         """Return once the epoch is safe at every standby. False when this source was fenced or stopped."""
         with self.host.changed:
             self._preserving.begin()
         return self.bring(epoch, needed)
 
-    def bring(self, epoch: int, needed: dict[str, Path]) -> bool:
+    def bring(self, epoch: Epoch, needed: dict[str, Path]) -> bool:
         """Return once the epoch may be seen. False when this source was fenced or stopped."""
         name = self.stage.name
         while not self.stage.stopping:
@@ -82,14 +84,14 @@ class Preserver:
                 self.host.wait_for_newer_plan(serial, self.stage, 0.2)  # it may name other standbys, or none
         return False
 
-    def is_safe(self, epoch: int, needed: dict[str, Path]) -> bool:
+    def is_safe(self, epoch: Epoch, needed: dict[str, Path]) -> bool:
         """Whether all that keep the rows have the newest epoch; brings it to those that came since, once."""
         if self.newest == epoch:
             self._bring(epoch, needed)
         with self.host.changed:
             return self.newest == epoch and self._preserving.done()
 
-    def _bring(self, epoch: int, needed: dict[str, Path]) -> dict[str, str | None]:
+    def _bring(self, epoch: Epoch, needed: dict[str, Path]) -> dict[str, str | None]:
         """To those that lack it. Returns for each what failed."""
         with self.host.changed:
             shippers, holdings = self._shippers.of(self.stage.name), self._holdings
@@ -114,7 +116,7 @@ class Preserver:
 class SparkSourceStage(RunningStage):
     """Its one input is the tick, which lets Spark cut an epoch when one is due and wanted."""
 
-    _inherited: int | None = None
+    _inherited: Epoch | None = None
     """The newest epoch of an earlier primary, until it may be seen."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -125,7 +127,7 @@ class SparkSourceStage(RunningStage):
         if self._inherited is not None:
             self._preserver.inherit()
 
-    def may_be_seen(self, epoch: int) -> bool:
+    def may_be_seen(self, epoch: Epoch) -> bool:
         if epoch < self.start_epoch:
             return True
         self._inherited = epoch
@@ -143,7 +145,7 @@ class SparkSourceStage(RunningStage):
 
     def _bring_inherited(self) -> None:
         """Those that the plan counts on may lack it."""
-        if self._preserver.bring(self.start_epoch, self._files(self.start_epoch - self.base)):
+        if self._preserver.bring(self.start_epoch, self._files(self.batch_of(self.start_epoch))):
             with self.host.changed:
                 self._show_inherited()
 
@@ -152,22 +154,22 @@ class SparkSourceStage(RunningStage):
             self._inherited = None
             self.output.show(self.start_epoch)
 
-    def next_epoch(self, after: int, *, version: bool = True) -> int | None:
+    def next_epoch(self, done: Epoch, *, version: bool = True) -> Epoch | None:
         with self.host.changed:
             while not self.stopping and (left := self._opened + self.host.job.epoch_s - time.monotonic()) > 0:
                 self.host.changed.wait(left)
-        epoch = super().next_epoch(after, version=version)
+        epoch = super().next_epoch(done, version=version)
         self._opened = time.monotonic()
         return epoch
 
-    def _may_run(self, epoch: int) -> bool:
+    def _may_run(self, epoch: Epoch) -> bool:
         wanted = self._inherited is None and self.output.queue.ahead < AHEAD_MAX
         return wanted and epoch < self.host.go and not self.host.draining
 
-    def input_table(self, input: str, epoch: int) -> pa.Table:
+    def input_table(self, input: str, epoch: Epoch) -> pa.Table:
         return self.host.kind(self.name).arrow_schema(self.name).empty_table()
 
-    def publish(self, epoch: int, table: pa.Table) -> None:
+    def publish(self, epoch: Epoch, table: pa.Table) -> None:
         if self.stopping or epoch <= self.start_epoch or epoch < self.output.queue.next:
             return
         self._queue_folder.mkdir(parents=True, exist_ok=True)
@@ -177,10 +179,10 @@ class SparkSourceStage(RunningStage):
             folder = Path(record, self.name)
             folder.mkdir(parents=True, exist_ok=True)
             write_table(folder / f"{epoch}.arrow", table)
-        if self._preserver.preserve(epoch, self._files(epoch - self.base)):
+        if self._preserver.preserve(epoch, self._files(self.batch_of(epoch))):
             self.output.append(epoch, table)
 
-    def _files(self, batch: int) -> dict[str, Path]:
+    def _files(self, batch: Batch) -> dict[str, Path]:
         """What the standby needs to go on after ``batch``, as if it were committed: it has its rows. Before the first
         one that is where the source begins to read, if the query has looked by then."""
         needed = {"metadata": self.state / "metadata"}
@@ -202,20 +204,20 @@ class SparkSourceStage(RunningStage):
         files = (path for path in sorted((self.state / folder).rglob("*")) if not path.name.startswith("."))
         return {str(path.relative_to(self.state)): path for path in files if path.is_file()}
 
-    def on_trimmed(self, epoch: int) -> None:
+    def on_trimmed(self, epoch: Epoch) -> None:
         self.host.later(self._drop_rows, epoch)
 
-    def _drop_rows(self, epoch: int) -> None:
+    def _drop_rows(self, epoch: Epoch) -> None:
         for path in list(self._queue_folder.glob("*.arrow")):
             if int(path.stem) <= epoch:
                 path.unlink(missing_ok=True)
 
-    def drain(self, final: int) -> bool:
+    def drain(self, final: Epoch) -> bool:
         """Whoever came to keep the rows since the last epoch has yet to be brought it. Also before the first: without
         a version the job could not be resumed."""
         if self.committed < self.granted or self._inherited is not None:
             return False
-        return self._preserver.is_safe(self.committed, self._files(self.committed - self.base))
+        return self._preserver.is_safe(self.committed, self._files(self.batch_of(self.committed)))
 
     def status(self) -> dict[str, Any]:
         return {**super().status(), "checkpoint": self._preserver.newest}

@@ -25,6 +25,7 @@ from understudy.core.beginning import Start
 from understudy.core.draining import Ending, ending
 from understudy.core.failover import StageThrew, StandbyUnusable
 from understudy.core.keeping import Charge, Holdings
+from understudy.core.numbers import FIRST_EPOCH, NO_EPOCH, Epoch, Generation, after, before, between
 from understudy.core.pacing import Pace
 from understudy.core.plans import UnitPlan
 from understudy.core.policies import Policy, base
@@ -36,6 +37,7 @@ from understudy.runtime.engine import EngineFailed
 from understudy.runtime.keeper import Keeper, Reporter
 from understudy.runtime.parts import Shipped
 from understudy.runtime.role import Primary
+from understudy.runtime.spark_files import Batch
 from understudy.runtime.streams import Inlet, SinkWriter, Stream, write_table
 from understudy.runtime.wire import Refusal, Reply
 
@@ -49,14 +51,14 @@ BATCHES = 20
 class Position(TypedDict):
     """Where a stage goes on that is restored from a checkpoint, as arguments of ``RunningStage``."""
 
-    start_epoch: int
+    start_epoch: Epoch
     base: int
-    gap: int
+    gap: Epoch
     missing: int
-    landed: dict[str, int]
+    landed: dict[str, Epoch]
 
 
-FRESH: Position = {"start_epoch": -1, "base": 0, "gap": 0, "missing": 0, "landed": {}}
+FRESH: Position = {"start_epoch": NO_EPOCH, "base": 0, "gap": FIRST_EPOCH, "missing": 0, "landed": {}}
 
 
 def position(manifest: dict[str, Any] | None, found: Start | None = None) -> Position:
@@ -74,7 +76,7 @@ def position(manifest: dict[str, Any] | None, found: Start | None = None) -> Pos
     return {
         "start_epoch": resumed.epoch,
         "base": at["base"] + resumed.skipped,
-        "gap": resumed.epoch + 1,
+        "gap": after(resumed.epoch),
         "missing": resumed.skipped,
         "landed": at["landed"],
     }
@@ -90,16 +92,16 @@ class RunningStage(Primary):
         name: str,
         *,
         unit: str,
-        generation: int,
+        generation: Generation,
         folder: Path,
         state: Path,
-        start_epoch: int,
+        start_epoch: Epoch,
         base: int,
-        landed: dict[str, int],
+        landed: dict[str, Epoch],
         ready: Any = None,
         primary: bool = True,
         since: int | None = None,
-        gap: int = 0,
+        gap: Epoch = FIRST_EPOCH,
         missing: int = 0,
         row: Row | None = None,
     ) -> None:
@@ -147,9 +149,9 @@ class RunningStage(Primary):
     def _restored_output(self) -> Stream:
         """The output queue as it was when the state was captured, where the checkpoint carries it."""
         folder = self.state / "queue"
-        kept = sorted(int(p.stem) for p in folder.glob("*.arrow"))
+        kept = sorted(Epoch(int(p.stem)) for p in folder.glob("*.arrow"))
         rebuilt = self.row is not None
-        output = Stream(self, start=kept[0] if kept else self.start_epoch + 1, rebuilt=rebuilt)
+        output = Stream(self, start=kept[0] if kept else after(self.start_epoch), rebuilt=rebuilt)
         for epoch in kept:
             with pa.memory_map(str(folder / f"{epoch}.arrow")) as file:
                 self.host.payloads.put(output.key, epoch, pa.ipc.open_file(file).read_all())
@@ -157,7 +159,7 @@ class RunningStage(Primary):
                 output.queue.append(epoch)
         return output
 
-    def may_be_seen(self, epoch: int) -> bool:
+    def may_be_seen(self, epoch: Epoch) -> bool:
         """An epoch that came with the state it begins with."""
         return True
 
@@ -165,7 +167,7 @@ class RunningStage(Primary):
         for thread in self._threads:
             thread.start()
 
-    def promote(self, generation: int) -> None:
+    def promote(self, generation: Generation) -> None:
         """From copy to primary: nothing stops, but from now on it sends, writes and is protected itself."""
         with self.host.changed:
             self.generation, self.primary = generation, True
@@ -180,7 +182,7 @@ class RunningStage(Primary):
         return self
 
     @property
-    def begun(self) -> int:
+    def begun(self) -> Epoch:
         return self.granted
 
     def protect(self, wanted: UnitPlan, charges: list[Charge], holdings: Holdings) -> RunningStage | None:
@@ -192,6 +194,13 @@ class RunningStage(Primary):
         if self.since is not None:
             self.host.report(StandbyUnusable(self.unit, self.generation, self.host.name, self.since, cause))
         threading.Thread(target=self.stop, daemon=True).start()
+
+    def batch_of(self, epoch: Epoch) -> Batch:
+        """Spark's batch that makes an epoch."""
+        return Batch(epoch - self.base)
+
+    def epoch_of(self, batch: Batch) -> Epoch:
+        return Epoch(batch + self.base)
 
     # -- the engine's side --------------------------------------------------------------------------------------------
 
@@ -209,37 +218,38 @@ class RunningStage(Primary):
             return
         self.host.report(StageThrew(self.unit, self.generation, self.name, self.granted, cause, whose))
 
-    def next_epoch(self, after: int, *, version: bool = True) -> int | None:
-        """The engine asks for the epoch after ``after``: everything up to it is done, and with ``version`` the state
+    def next_epoch(self, done: Epoch, *, version: bool = True) -> Epoch | None:
+        """The engine asks for the epoch after ``done``: everything up to it is done, and with ``version`` the state
         after it can be had later. Returns when the next one may be started; None when the stage stops."""
-        needs = self._needs(after) if after > self.committed else None  # reads files: not with the lock held
+        epoch = after(done)
+        needs = self._needs(done) if done > self.committed else None  # reads files: not with the lock held
         with self.host.changed:
-            if after > self.committed:
-                self._commit(after, needs, version)
+            if done > self.committed:
+                self._commit(done, needs, version)
             if self.resumed_at is None:
                 self.resumed_at = time.time()
                 about = (self.unit, self.generation, self.name)
-                runs = messages.Runs(*about, after, self.missing)
+                runs = messages.Runs(*about, done, self.missing)
                 self.host.report(runs if self.primary else messages.Armed(*about))
             # A query asks once for every input. When one of them was told to go on, so are the others, whatever has
             # happened since: told to pause in between, it would neither end its epoch nor ever say that it has paused.
-            while not self.stopping and self.granted <= after:
-                if not self._may_run(after + 1):
+            while not self.stopping and self.granted <= done:
+                if not self._may_run(epoch):
                     self.host.changed.wait()
-                elif (wait_s := self._wait_for_copies_s(after + 1)) > 0:
+                elif (wait_s := self._wait_for_copies_s(epoch)) > 0:
                     self.host.changed.wait(wait_s)
                 else:
-                    self._grant(after + 1)
-            return None if self.stopping else after + 1
+                    self._grant(epoch)
+            return None if self.stopping else epoch
 
-    def _grant(self, epoch: int) -> None:
+    def _grant(self, epoch: Epoch) -> None:
         self.host.trace(self.name, "granted", epoch)
         self.granted = epoch
         self._batch_at = time.monotonic()
         self.pace.started(epoch, self._batch_at)
         self.host.changed.notify_all()
 
-    def _commit(self, epoch: int, needs: dict[str, int] | None, version: bool) -> None:
+    def _commit(self, epoch: Epoch, needs: dict[str, Epoch] | None, version: bool) -> None:
         self.committed = epoch
         if self._batch_at is not None:
             self._batches_s.append(time.monotonic() - self._batch_at)
@@ -258,10 +268,10 @@ class RunningStage(Primary):
         with self.host.changed:
             return {keeper.machine.wants(self.name, time.monotonic()) for keeper in self.keepers}
 
-    def input_table(self, input: str, epoch: int) -> pa.Table | None:
+    def input_table(self, input: str, epoch: Epoch) -> pa.Table | None:
         return self.host.payloads.get(self.inlets[input].key, epoch)
 
-    def publish(self, epoch: int, table: pa.Table) -> None:
+    def publish(self, epoch: Epoch, table: pa.Table) -> None:
         if not self.stopping:
             self.output.append(epoch, table)
 
@@ -274,12 +284,12 @@ class RunningStage(Primary):
         short_s = sorted(self._batches_s)[len(self._batches_s) // 10] if self._batches_s else 0.0
         return max(0.0, self._batch_at + short_s - time.monotonic())
 
-    def _wait_for_copies_s(self, epoch: int) -> float:
+    def _wait_for_copies_s(self, epoch: Epoch) -> float:
         # What is usual: the last one may have been held up, and would hold up the next twice as long.
         step_s = max(self.host.job.epoch_s, median(self._batches_s) if self._batches_s else 0.0)
         return self.pace.wait_s(epoch, time.monotonic(), step_s)
 
-    def _may_run(self, epoch: int) -> bool:
+    def _may_run(self, epoch: Epoch) -> bool:
         arrived = not self.paused_by and all(inlet.received >= epoch for inlet in self.inlets.values())
         return arrived and (not self.primary or self.output.queue.ahead < AHEAD_MAX)
 
@@ -295,24 +305,24 @@ class RunningStage(Primary):
             for level in range(keeper.machine.levels):
                 keeper.handle(base.Acked(self.name, level, self.output.queue.bound(level)))
 
-    def _needs(self, epoch: int) -> dict[str, int] | None:
+    def _needs(self, epoch: Epoch) -> dict[str, Epoch] | None:
         """What the state after ``epoch`` can be rebuilt from, where somebody wants to know."""
         if not any(keeper.machine.levels for keeper in self.keepers):
             return None
         return dict.fromkeys(self.inputs, self.engine.needs(epoch))
 
-    def on_trimmed(self, epoch: int) -> None:
+    def on_trimmed(self, epoch: Epoch) -> None:
         self.host.later(self.engine.trimmed, epoch)
         self._tell(base.Acked(self.name, FINAL, epoch))
 
-    def copy_is_at(self, standby: str, epoch: int) -> messages.Trimmed | Reply[Any]:
+    def copy_is_at(self, standby: str, epoch: Epoch) -> messages.Trimmed | Reply[Any]:
         with self.host.changed:
             self.pace.copy_is_at(standby, epoch)
             self.host.changed.notify_all()
             for keeper in self.keepers:
                 keeper.handle(base.Pasted(self.name, standby, epoch))
             told = [keeper.machine.trimmed(self.name, standby) for keeper in self.keepers]
-            trimmed = max((epoch for epoch in told if epoch is not None), default=-1)
+            trimmed = max((epoch for epoch in told if epoch is not None), default=NO_EPOCH)
             return messages.Trimmed(trimmed, dict(self.host.landed.known))
 
     def trim(self, told: messages.Trimmed) -> None:
@@ -320,16 +330,16 @@ class RunningStage(Primary):
         with self.host.changed:
             self.host.landed.hears(told.landed)
         for consumer in self.output.queue.progress:
-            self.output.ack(consumer, min(told.epoch, self.output.queue.next - 1))
+            self.output.ack(consumer, min(told.epoch, before(self.output.queue.next)))
 
-    def regenerate(self, epoch: int) -> pa.Table | None:
+    def regenerate(self, epoch: Epoch) -> pa.Table | None:
         """An epoch that this primary never had: lost without protection, under which policy it may be now; else never
         asked for."""
         if epoch >= self.gap:
             return None
         return (self.output.schema or self.host.kind(self.name).arrow_schema(self.name)).empty_table()
 
-    def acks(self, stream: str) -> dict[int, int]:
+    def acks(self, stream: str) -> dict[int, Epoch]:
         """Level -> what may be acknowledged of an input: what everybody who protects this stage allows."""
         return keeping.allowed([keeper.machine.acks[self.name][stream] for keeper in self.keepers])
 
@@ -359,14 +369,14 @@ class RunningStage(Primary):
                 self.host.report(messages.Fenced(self.unit, self.generation, self.name))
             threading.Thread(target=self.stop, daemon=True).start()
 
-    def queue_files(self, upto: int) -> dict[str, Path]:
+    def queue_files(self, upto: Epoch) -> dict[str, Path]:
         """The untrimmed output up to an epoch, as files for a checkpoint. Each is written once."""
         folder = self.folder / "queue"
         folder.mkdir(parents=True, exist_ok=True)
         with self.host.changed:
             first = self.output.queue.first
         files: dict[str, Path] = {}
-        for epoch in range(first, upto + 1):
+        for epoch in between(first, after(upto)):
             path = folder / f"{epoch}.arrow"
             if not path.exists():
                 table = self.host.payloads.get(self.output.key, epoch)
@@ -386,7 +396,7 @@ class RunningStage(Primary):
         with suppress(OSError):  # moved away first: a checkpoint may be on its way into it
             shutil.rmtree(own.rename(self.folder / f"dropped-{time.time_ns()}"))
 
-    def drain(self, final: int) -> bool:
+    def drain(self, final: Epoch) -> bool:
         with self.host.changed:
             trimmed, last = self.output.queue.trimmed, self.host.topology.is_last(self.name)
             left = ending(self.policy, committed=self.committed, trimmed=trimmed, final=final, last=last)
@@ -406,7 +416,7 @@ class RunningStage(Primary):
                 store.paste(header, body)
         return True
 
-    def about(self, epoch: int) -> dict[str, Any]:
+    def about(self, epoch: Epoch) -> dict[str, Any]:
         return {
             "epoch": epoch,
             "base": self.base,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from understudy.core.agreement import copy_serves
 from understudy.core.beginning import Start
+from understudy.core.numbers import Epoch, Generation
 from understudy.errors import SetupError
 from understudy.runtime import messages, wire
 from understudy.runtime.checkpoints import CheckpointStore
@@ -42,7 +43,7 @@ class StandbyStage(Standby):
     """Standby of one stage: it holds checkpoints, and an engine that is ready. At the first sign of trouble it may
     *rise*: run as a copy, on the newest checkpoint, until the primary answers again or is given up."""
 
-    def __init__(self, host: Host, name: str, *, unit: str, generation: int, since: int, folder: Path) -> None:
+    def __init__(self, host: Host, name: str, *, unit: str, generation: Generation, since: int, folder: Path) -> None:
         self.host, self.name, self.unit, self.generation, self.folder = host, name, unit, generation, folder
         self.since = since
         self.copy: RunningStage | None = None
@@ -56,7 +57,7 @@ class StandbyStage(Standby):
         kind = self.host.kind(self.name)
         self.armed: Armed = kind.arm(self.name, unit=self.unit, generation=self.generation, store=store)
 
-    def paste(self, part: Mapping[str, Any], body: bytes) -> int | wire.Reply[Any] | None:
+    def paste(self, part: Mapping[str, Any], body: bytes) -> Epoch | wire.Reply[Any] | None:
         """What takes long is done without the lock: a takeover needs it."""
         armed, before = self.armed, self.store
         try:
@@ -103,7 +104,7 @@ class StandbyStage(Standby):
     def running(self) -> RunningStage | None:
         return self.copy
 
-    def follow(self, generation: int) -> None:
+    def follow(self, generation: Generation) -> None:
         """The checkpoints of the new primary come as new files of old names, so they get a store of
         their own, and the engine is made ready anew on that."""
         self.stand_down()
@@ -179,7 +180,7 @@ class StandbyStage(Standby):
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
-    def succeed(self, generation: int, found: Start | None = None) -> Succession | None:
+    def succeed(self, generation: Generation, found: Start | None = None) -> Succession | None:
         if self.copy is not None:
             copy = self.copy
             with self.armed.lock:

@@ -19,6 +19,7 @@ import pyarrow.flight as flight
 
 from understudy.core.acks import FINAL
 from understudy.core.failover import StageThrew
+from understudy.core.numbers import Epoch, Generation, after
 from understudy.core.pacing import Asking
 from understudy.core.queue import OutputQueue, lead_for
 from understudy.runtime import blame, messages
@@ -43,7 +44,7 @@ Answer = tuple[Refusal | None, pa.Table | None]
 class Stream:
     """The producing end of a stream: its queue, the payloads, and those who wait for them."""
 
-    def __init__(self, producer: Primary, *, start: int, first: int | None = None, rebuilt: bool = False) -> None:
+    def __init__(self, producer: Primary, *, start: Epoch, first: Epoch | None = None, rebuilt: bool = False) -> None:
         self.producer, self.host, self.stage = producer, producer.host, producer.name
         host, stage = self.host, self.stage
         beat_s, misses = host.heartbeat
@@ -52,7 +53,7 @@ class Stream:
         self.key = f"out:{stage}"
         self.schema: pa.Schema | None = None
 
-    def append(self, epoch: int, table: pa.Table) -> bool:
+    def append(self, epoch: Epoch, table: pa.Table) -> bool:
         """Publish an epoch. False when it was there already (Spark ran a batch again)."""
         with self.host.changed:
             if epoch < self.queue.next:
@@ -67,12 +68,12 @@ class Stream:
             self.host.changed.notify_all()
         return True
 
-    def show(self, epoch: int) -> None:
+    def show(self, epoch: Epoch) -> None:
         """Publish an epoch whose rows are there, or made when they are wanted. Call with ``host.changed`` held."""
         self.queue.append(epoch)
         self.host.changed.notify_all()
 
-    def take(self, consumer: str, epoch: int, timeout_s: float, *, counts: bool = True) -> Answer:
+    def take(self, consumer: str, epoch: Epoch, timeout_s: float, *, counts: bool = True) -> Answer:
         """Wait for ``epoch``. Returns (refusal, None) or (None, table). ``counts`` unless a copy of the consumer asks:
         only its primary's requests say how far it is. Where copies deliver as well, theirs lift back-pressure too."""
         deadline = time.monotonic() + timeout_s
@@ -105,12 +106,12 @@ class Stream:
     cut_s = 0.0
     """How long it takes a source to cut an epoch that is due; a stage does not wait for being asked."""
 
-    def hears(self, consumer: str, generation: int, *, near: bool) -> bool:
+    def hears(self, consumer: str, generation: Generation, *, near: bool) -> bool:
         """Somebody speaks for ``consumer``; False when a newer generation of it has spoken before."""
         with self.host.changed:
             return self.queue.hears(consumer, generation, near=near)
 
-    def ack(self, consumer: str, epoch: int, level: int = FINAL) -> None:
+    def ack(self, consumer: str, epoch: Epoch, level: int = FINAL) -> None:
         with self.host.changed:
             trimmed = self.queue.ack(consumer, epoch, level)
             self.producer.on_progress()
@@ -131,7 +132,7 @@ class Inlet(threading.Thread):
         self.key = f"in:{stage.name}<{stream}"
         self._requests = ThreadPoolExecutor(max_workers=8, thread_name_prefix=self.name)
         self._asking = Asking()
-        self._pending: dict[tuple[str, bool], tuple[int, Future[Answer]]] = {}
+        self._pending: dict[tuple[str, bool], tuple[Epoch, Future[Answer]]] = {}
         """Producer, and whether it was asked for a primary -> the epoch, and its answer to come."""
 
     def run(self) -> None:
@@ -149,21 +150,22 @@ class Inlet(threading.Thread):
                 if stage.stopping:
                     return
                 producers, serial = host.directory.producers(self.stream, stage.unit), host.serial
-            refusal, table = self._fetch_while_current(producers, self.received + 1)
+            epoch = after(self.received)
+            refusal, table = self._fetch_while_current(producers, epoch)
             if table is not None:
-                host.payloads.put(self.key, self.received + 1, table)
+                host.payloads.put(self.key, epoch, table)
                 with host.changed:
-                    self.received += 1
+                    self.received = epoch
                     host.changed.notify_all()
             elif refusal == Refusal.FENCED:
                 stage.fence()
                 return
             elif refusal == Refusal.GONE:
                 if stage.primary:
-                    about = (stage.unit, stage.generation, stage.name, self.received + 1, self.stream)
+                    about = (stage.unit, stage.generation, stage.name, epoch, self.stream)
                     host.report(messages.Gone(*about))
                 else:
-                    stage.give_up(f"epoch {self.received + 1} of {self.stream} is gone")
+                    stage.give_up(f"epoch {epoch} of {self.stream} is gone")
                 return
             elif refusal != Refusal.LATER:
                 host.wait_for_newer_plan(serial, stage, 0.1)  # moved or unreachable: the next plan will tell
@@ -172,7 +174,7 @@ class Inlet(threading.Thread):
         """When the next epoch should be asked for. Call with ``host.changed`` held."""
         return self._asking.wait_s(self.received, self.stage.granted, self.stage.done_in_s())
 
-    def _fetch_while_current(self, producers: tuple[str, ...], epoch: int) -> Answer:
+    def _fetch_while_current(self, producers: tuple[str, ...], epoch: Epoch) -> Answer:
         """Ask all of them and take what comes first. One that has not answered an earlier request yet is not asked
         again, unless this is a copy that has become primary: what it asked before did not count. Do not wait for
         producers that the plan has given up: one may be paused and never answer."""
@@ -205,7 +207,7 @@ class Inlet(threading.Thread):
                     return answer
         return answers[producers[0]]  # what the primary says counts: a copy may be behind, or just be starting
 
-    def _fetch(self, producer: str, epoch: int) -> Answer:
+    def _fetch(self, producer: str, epoch: Epoch) -> Answer:
         stage, host = self.stage, self.host
         with host.changed:
             primary, generation = stage.primary, stage.generation
@@ -259,7 +261,7 @@ class SinkWriter(threading.Thread):
         stage, host = self.stage, self.host
         consumer = f"sink:{self.sink_name}"
         queue = stage.output.queue
-        epoch = max(queue.first, queue.progress[consumer].acked + 1)
+        epoch = max(queue.first, after(queue.progress[consumer].acked))
         try:
             writer = host.sink(self.sink_name).open(stage.generation, host.wait_for_spark)
             while not stage.stopping:
@@ -274,7 +276,7 @@ class SinkWriter(threading.Thread):
                     if not stage.stopping:  # the host may have forgotten the job by then
                         host.landed.has(consumer, epoch)
                 stage.output.ack(consumer, epoch)
-                epoch += 1
+                epoch = after(epoch)
         except Fenced:
             stage.fence()
         except Exception as error:

@@ -14,6 +14,7 @@ import pyarrow.flight as flight
 
 from understudy.core import detection, failover, monitoring
 from understudy.core.monitoring import OWNER
+from understudy.core.numbers import Epoch
 from understudy.errors import JobError
 from understudy.runtime import messages, wire
 from understudy.runtime.wire import Refusal
@@ -40,7 +41,7 @@ class Watch:
         """The last of every host."""
         self.accepting = False
         """Hosts are turned away until it is known whether they belong to a job that still runs."""
-        self._holds: dict[str, dict[str, int]] = {}
+        self._holds: dict[str, dict[str, Epoch]] = {}
         self._late: dict[str, int] = {}
         """Hosts that have not said yet that they have the newest plan, and which that was."""
         self._watching: set[str] = set()
@@ -75,7 +76,7 @@ class Watch:
         arguments = (host, address, process, joined)
         threading.Thread(target=self._follow, args=arguments, name=f"watch {host}", daemon=True).start()
 
-    def _unit_holds(self, host: str) -> dict[str, int]:
+    def _unit_holds(self, host: str) -> dict[str, Epoch]:
         """A host holds a unit when it holds all of its stages; the unit is then as old as the oldest of them."""
         stages = self._holds.get(host, {})
         return {

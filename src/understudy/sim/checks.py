@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from understudy.core.numbers import FIRST_EPOCH, Epoch, after
 from understudy.core.topology import Topology
 from understudy.sim.coordinator import STOPPING
 from understudy.sim.model import kept_for
@@ -25,17 +26,18 @@ def judge(world: World, unprotected: Collection[str] = ()) -> list[str]:
     if short:
         shown = [len(world.cuts[s]) for s in short]
         return [*wrong, f"no progress: {', '.join(short)} showed only {shown} of {epochs} epochs"]
-    logs = {name: [cuts[e] for e in range(epochs)] for name, cuts in world.cuts.items()}
-    expected = world.job.expected(logs, epochs - 1)
+    logs = {name: [cuts[Epoch(e)] for e in range(epochs)] for name, cuts in world.cuts.items()}
+    last = Epoch(epochs - 1)
+    expected = world.job.expected(logs, last)
     may_differ = _below(world.topology, unprotected)
     for name, shape in world.topology.stages.items():
         for sink in shape.sinks:
             store = world.sinks[f"sink:{sink}"]
-            right = None if name in may_differ else dict(enumerate(expected[name]))
+            right = None if name in may_differ else {Epoch(e): value for e, value in enumerate(expected[name])}
             found = check_sink(store.written, expected=right)
             wrong += [f"{sink}: {text}" for text in (found if right is None else [*store.rewritten, *found])]
-            if epochs - 1 not in store.values:
-                wrong.append(f"no progress: {sink} has no epoch {epochs - 1}")
+            if last not in store.values:
+                wrong.append(f"no progress: {sink} has no epoch {last}")
     return wrong
 
 
@@ -81,7 +83,7 @@ def watch_trims(world: World) -> None:
     must not need what is gone.
     """
 
-    def on_trim(stream: str, epoch: int) -> None:
+    def on_trim(stream: str, epoch: Epoch) -> None:
         plan = world.coordinator.journalled.units
         for consumer in world.topology.consumers(stream):
             unit = world.topology.unit_of.get(consumer)
@@ -98,7 +100,7 @@ def watch_trims(world: World) -> None:
     world.on_trim = on_trim
 
 
-def _needs_after(world: World, host: str, unit: str, stage: str) -> int | None:
+def _needs_after(world: World, host: str, unit: str, stage: str) -> Epoch | None:
     """The first input epoch that a standby would ask for; None when it is dead or not set up, so not counted on."""
     node = world.hosts[host]
     here = node.units.get(unit)
@@ -109,6 +111,6 @@ def _needs_after(world: World, host: str, unit: str, stage: str) -> int | None:
         return None  # it goes on with what its producers still have
     if here.policy.standby_runs:
         copy = here.copies.get(stage)
-        return 0 if copy is None else copy.done + 1
+        return FIRST_EPOCH if copy is None else after(copy.done)
     held = node.disk.newest(stage)
-    return 0 if held is None else held.epoch + 1
+    return FIRST_EPOCH if held is None else after(held.epoch)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from understudy.core import detection, draining, failover, monitoring
 from understudy.core.failover import Failover
 from understudy.core.monitoring import OWNER
+from understudy.core.numbers import Epoch
 from understudy.core.plans import Plan
 from understudy.core.policies import Policy
 from understudy.sim.nodes import Node
@@ -129,7 +130,7 @@ class Coordinator(Node):
             self._send_plan(host, self.failover.plan)
         # A beat only puts the next deadline off; the tick that is planned will see.
 
-    def join(self, host: str, life: int, holds: dict[str, int]) -> None:
+    def join(self, host: str, life: int, holds: dict[str, Epoch]) -> None:
         if self.lives.get(host, -1) >= life:
             return
         self.tell(f"hears that {host} is there")

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from understudy.core.acks import FINAL
+from understudy.core.numbers import FIRST_EPOCH, Epoch, after, between
 from understudy.core.pacing import Asking, Pace
 from understudy.core.policies import base
 from understudy.core.policies.upstream import Row
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
 
 SOON_S = 1e-9
 """Time is in floats: what is to happen so soon happens now."""
-Acks = dict[str, dict[int, int]]
+Acks = dict[str, dict[int, Epoch]]
 """Input -> level -> the newest epoch that is acknowledged at it."""
-Reply = Callable[[int, int, str | None], None]
+Reply = Callable[[Epoch, int, str | None], None]
 """Given the epoch, its value, and the reason when there is none."""
 
 
@@ -33,20 +34,22 @@ class Output:
 
     __slots__ = ("gap", "heard", "pending", "queue", "row", "stream", "values")
 
-    def __init__(self, world: World, stream: str, *, first: int, gap: int = 0, row: Row | None = None) -> None:
+    def __init__(
+        self, world: World, stream: str, *, first: Epoch, gap: Epoch = FIRST_EPOCH, row: Row | None = None
+    ) -> None:
         self.stream, self.row = stream, row
         at = world.conditions
         lead = lead_for(at.heartbeat_s * at.misses, at.epoch_s)
         self.queue = OutputQueue(world.topology.consumers(stream), start=first, rebuilt=row is not None, lead=lead)
-        self.values: dict[int, int] = {}
+        self.values: dict[Epoch, int] = {}
         self.gap = gap
         """Epochs before this one were lost without protection, and are served as empty ones."""
-        self.heard: dict[str, Mapping[int, int]] = {}
+        self.heard: dict[str, Mapping[int, Epoch]] = {}
         """Consumer -> what it last acknowledged, to know when nothing is new."""
-        self.pending: dict[tuple[str, str], tuple[int, Reply]] = {}
+        self.pending: dict[tuple[str, str], tuple[Epoch, Reply]] = {}
         """Who waits (a consumer, and on which host) -> for which epoch, and how to answer."""
 
-    def append(self, epoch: int, value: int) -> None:
+    def append(self, epoch: Epoch, value: int) -> None:
         if epoch < self.queue.next:
             return
         if self.queue.append(epoch):
@@ -56,7 +59,7 @@ class Output:
             for who, (wanted, reply) in waiting.items():
                 self.serve(who, wanted, reply)
 
-    def serve(self, who: tuple[str, str], epoch: int, reply: Reply) -> None:
+    def serve(self, who: tuple[str, str], epoch: Epoch, reply: Reply) -> None:
         if epoch >= self.queue.next:
             self.pending[who] = (epoch, reply)
         elif epoch in self.values:
@@ -66,11 +69,11 @@ class Output:
         else:
             reply(epoch, EMPTY, "gone")
 
-    def ack(self, consumer: str, epoch: int, level: int = FINAL) -> int | None:
+    def ack(self, consumer: str, epoch: Epoch, level: int = FINAL) -> Epoch | None:
         oldest = self.queue.first
         trimmed = self.queue.ack(consumer, epoch, level)
         if trimmed is not None:
-            for old in range(oldest, self.queue.first):
+            for old in between(oldest, self.queue.first):
                 del self.values[old]
         return trimmed
 
@@ -78,7 +81,7 @@ class Output:
 class Copy:
     """One stage on one host. ``done`` is the epoch that its state is at."""
 
-    done: int
+    done: Epoch
     output: Output
 
     def __init__(
@@ -86,11 +89,11 @@ class Copy:
         unit: Unit,
         name: str,
         *,
-        done: int,
+        done: Epoch,
         state: State,
-        first: int | None = None,
+        first: Epoch | None = None,
         output: tuple[int, ...] = (),
-        gap: int = 0,
+        gap: Epoch = FIRST_EPOCH,
         row: Row | None = None,
         windows: list[list[int]] | None = None,
     ) -> None:
@@ -105,14 +108,14 @@ class Copy:
         self.inside = frozenset(i for i in shape.inputs if i in unit.shape.stages)
         self.done, self.state = done, state
         self.received = dict.fromkeys(self.inputs, done)
-        self.read: dict[tuple[str, int], int] = {}
-        self.asked: dict[str, tuple[int, float]] = {}
+        self.read: dict[tuple[str, Epoch], int] = {}
+        self.asked: dict[str, tuple[Epoch, float]] = {}
         """Input -> the epoch asked for, and when."""
         self.acks: Acks = {i: {} for i in self.inputs}
         """What producers are told: what everybody who protects this copy allows."""
-        self.told: dict[int, int] = {}
+        self.told: dict[int, Epoch] = {}
         """Level -> what consumers have acknowledged at it, as its keepers know."""
-        self.history: dict[int, State] = {done: state}
+        self.history: dict[Epoch, State] = {done: state}
         """States after recent epochs, those that are kept, for checkpoints at the trim point."""
         self.saves = self.world.job.saves.get(name, 1)
         self.busy = self.stopped = False
@@ -127,11 +130,11 @@ class Copy:
         """The keepers that want it to stand still; while its unit's policy changes, there are two."""
         self._windows: Windows | None = None
         self._windows_before = windows
-        begin = done + 1 if first is None else first
+        begin = after(done) if first is None else first
         self.output = Output(self.world, name, first=begin, gap=gap, row=row)
         for epoch, value in enumerate(output, begin):
-            self.output.append(epoch, value)
-        self.sinks: dict[str, int] = {}
+            self.output.append(Epoch(epoch), value)
+        self.sinks: dict[str, Epoch] = {}
         """Sink -> the epoch that it is to be given next."""
 
     # -- in -----------------------------------------------------------------------------------------------------------
@@ -142,13 +145,13 @@ class Copy:
                 if not self.world.sinks[sink].open(self.unit.generation):
                     self.unit.fence()
                     return
-                self.sinks[sink] = max(self.output.queue.first, self.output.queue.progress[sink].acked + 1)
+                self.sinks[sink] = max(self.output.queue.first, after(self.output.queue.progress[sink].acked))
                 self._write(sink)
         for stream in self.inputs:
             self.ask(stream)
 
     def ask(self, stream: str) -> None:
-        epoch = self.received[stream] + 1
+        epoch: Epoch = self.received[stream] + 1  # type: ignore[assignment]  # no call: it is asked often
         asked = self.asked.get(stream)
         if asked is not None and asked[0] == epoch:
             return
@@ -161,7 +164,8 @@ class Copy:
         """As real hosts do: not before the epoch is about to be wanted."""
         now = self.world.engine.now
         done_in_s = max(0.0, self._done_at - now) if self.busy else 0.0
-        wait_s = self._asking[stream].wait_s(self.received[stream], self.done + self.busy, done_in_s)
+        begun = after(self.done) if self.busy else self.done
+        wait_s = self._asking[stream].wait_s(self.received[stream], begun, done_in_s)
         if SOON_S < wait_s < math.inf:
             self.host.living.after(wait_s, self.ask, stream)
         return wait_s > SOON_S
@@ -173,7 +177,7 @@ class Copy:
                 self.asked.pop(stream, None)
                 self.ask(stream)
 
-    def deliver(self, stream: str, epoch: int, value: int) -> None:
+    def deliver(self, stream: str, epoch: Epoch, value: int) -> None:
         if self.stopped or epoch != self.received[stream] + 1:
             return
         self.received[stream] = epoch
@@ -188,7 +192,7 @@ class Copy:
     def try_run(self) -> None:
         if self.busy or self.paused_by or self.stopped or not self.inputs:
             return  # without inputs it is a source, whose epochs are cut
-        epoch = self.done + 1
+        epoch: Epoch = self.done + 1  # type: ignore[assignment]
         for received in self.received.values():
             if received < epoch:
                 return
@@ -201,7 +205,7 @@ class Copy:
             for stream in self.inputs:
                 self.ask(stream)
 
-    def _in_step(self, epoch: int) -> bool:
+    def _in_step(self, epoch: Epoch) -> bool:
         """Whether to start an epoch, or to let running copies gain first."""
         at, now = self.world.conditions, self.world.engine.now
         wait_s = self.pace.wait_s(epoch, now, max(at.epoch_s, at.process_s))
@@ -213,7 +217,7 @@ class Copy:
             self.host.living.after(wait_s, self.try_run)
         return False
 
-    def _finish(self, epoch: int) -> None:
+    def _finish(self, epoch: Epoch) -> None:
         self.busy = False
         if self.stopped:
             return
@@ -239,7 +243,7 @@ class Copy:
             self.ask(stream)
         self.try_run()
 
-    def needs(self, epoch: int) -> int:
+    def needs(self, epoch: Epoch) -> Epoch:
         """The oldest input epoch from which the state after ``epoch``, which was just made, can be rebuilt."""
         window = self.world.job.windows.get(self.name)
         if window is None:
@@ -248,11 +252,11 @@ class Copy:
             self._windows = Windows(window, start=epoch, history=self._windows_before)
         return self._windows.committed(epoch, self.state[0])
 
-    def windows_until(self, epoch: int) -> list[list[int]] | None:
+    def windows_until(self, epoch: Epoch) -> list[list[int]] | None:
         """What open windows are made of, for the last checkpoint."""
         return self._windows_before if self._windows is None else self._windows.history(epoch)
 
-    def prune(self, trimmed: int) -> None:
+    def prune(self, trimmed: Epoch) -> None:
         """No checkpoint will be taken of an older state than the newest that is no newer than the trim point."""
         while len(self.history) > 1:
             oldest, second = islice(self.history, 2)
@@ -260,19 +264,19 @@ class Copy:
                 return
             del self.history[oldest]
 
-    def state_after(self, epoch: int) -> State | None:
+    def state_after(self, epoch: Epoch) -> State | None:
         """None when the copy has passed it, and did not keep it."""
         return self.state if epoch == self.done else self.history.get(epoch)
 
-    def version(self, epoch: int, *, queue: bool) -> Version | None:
+    def version(self, epoch: Epoch, *, queue: bool) -> Version | None:
         """Its state after an epoch, with ``queue`` also its untrimmed output up to it. None: see ``state_after``."""
         state = self.state_after(epoch)
         if state is None:
             return None
-        first, output = epoch + 1, list[int]()
+        first, output = after(epoch), list[int]()
         if queue:
-            first = min(self.output.queue.first, epoch + 1)
-            output = [self.output.values[e] for e in range(first, epoch + 1)]
+            first = min(self.output.queue.first, first)
+            output = [self.output.values[e] for e in between(first, after(epoch))]
         return Version(epoch, state, first, tuple(output), gap=self.output.gap, landed=self.host.landed.known)
 
     # -- out ----------------------------------------------------------------------------------------------------------
@@ -280,19 +284,19 @@ class Copy:
     def _write(self, sink: str) -> None:
         epoch = self.sinks[sink]
         if epoch in self.output.values:
-            self.sinks[sink] = epoch + 1
+            self.sinks[sink] = after(epoch)
             self.host.living.after(self.world.conditions.disk_s, self._written, sink, epoch, self.output.values[epoch])
         elif epoch < self.output.queue.first:
             self.sinks[sink] = self.output.queue.first
             self._write(sink)
 
-    def _written(self, sink: str, epoch: int, value: int) -> None:
+    def _written(self, sink: str, epoch: Epoch, value: int) -> None:
         if self.stopped:
             return
         if not self.world.sinks[sink].write(epoch, value, self.unit.generation):
             self.unit.fence()
             return
         self.host.landed.has(sink, epoch)
-        self.output.queue.request(sink, epoch + 1)
+        self.output.queue.request(sink, after(epoch))
         self.unit.acked(self, sink, {FINAL: epoch})
         self._write(sink)

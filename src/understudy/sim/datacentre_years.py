@@ -31,6 +31,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from understudy.core.failover import Begin, Event, Failover, HostJoined, Publish, Say, StandbyReady
+from understudy.core.numbers import Generation
 from understudy.core.plans import Plan, UnitPlan
 from understudy.core.topology import Topology, UnitShape
 from understudy.sim.datacentre_page import Result
@@ -47,7 +48,7 @@ class Unit:
     shape: UnitShape
     plan: UnitPlan
     state_bytes: float
-    runs: tuple[int, int]
+    runs: tuple[Generation, int]
     """Generation, and incarnation of the primary's host, that have taken over."""
     copies: dict[str, tuple[int, int]]
     """Host -> its disk and incarnation that hold the state."""
@@ -56,7 +57,7 @@ class Unit:
     after: list[Unit] = field(default_factory=list)
     reaches: list[Unit] = field(default_factory=list)
     """Itself and everything downstream."""
-    making: set[tuple[str, int, int]] = field(default_factory=set)
+    making: set[tuple[str, int, Generation]] = field(default_factory=set)
     """Standbys under way: host, since, generation."""
     running: bool = True
     down_since: float = 0.0
@@ -228,7 +229,7 @@ class Years:
                 carried_s = unit.state_bytes / self.setting.bandwidth_bytes_per_s
                 self.engine.after(self.setting.standby_s + carried_s, self._made, unit, key)
 
-    def _made(self, unit: Unit, key: tuple[str, int, int]) -> None:
+    def _made(self, unit: Unit, key: tuple[str, int, Generation]) -> None:
         unit.making.discard(key)
         standby, since, generation = key
         host = self.floor.named[standby]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from understudy.core.landed import Known
+from understudy.core.numbers import FIRST_EPOCH, Epoch
 from understudy.sim.model import State
 
 FORGET_EVERY = 50
@@ -51,11 +52,11 @@ class Log:
 class Version:
     """A checkpoint of one stage: its state after ``epoch``, and its output from ``first`` on that may be wanted."""
 
-    epoch: int
+    epoch: Epoch
     state: State
-    first: int
+    first: Epoch
     output: tuple[int, ...] = ()
-    gap: int = 0
+    gap: Epoch = FIRST_EPOCH
     """Epochs of its stream before this one were lost while it had no protection."""
     windows: list[list[int]] | None = None
     """What open windows are made of (``Windows.history``): it is still needed after a stop."""

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from understudy.core import failover
+from understudy.core.numbers import Epoch, after
 from understudy.core.plans import UnitPlan
 from understudy.core.policies import Policy, parse
 from understudy.sim.units import Unit
@@ -76,7 +77,7 @@ class Saboteur:
         """Host -> when its loss was last counted."""
         self._unsettled = 0
         """Hosts given up since the job was last settled."""
-        self._mark: int | None = None
+        self._mark: Epoch | None = None
         self._waiting = list(faults)
         self._wait_began = 0.0
         self._stopped = False
@@ -84,7 +85,7 @@ class Saboteur:
         """(host, stage) pairs whose code will throw."""
         self._sprung: set[str] = set()
         """Stages that have thrown, which nobody has decided on."""
-        self._poison: tuple[str, int] | None = None
+        self._poison: tuple[str, Epoch] | None = None
         """Stage, and the epoch at which it throws wherever it runs."""
         self._tries = 0
         self._ending = False
@@ -382,12 +383,12 @@ class Saboteur:
             return None
         units = [unit for host in self.world.hosts.values() for unit in host.units.values()]
         newest = max(output.queue.next for unit in units for output in unit.outputs().values())
-        self._poison = (stages[fault.pick % len(stages)], newest + 1)
+        self._poison = (stages[fault.pick % len(stages)], after(newest))
         self._ending, self._tries, self.world.throws = True, 0, self._throws
         self.world.on_giving_up = partial(self._given_up, fault.lasts_s)
         return _nothing
 
-    def _throws(self, host: str, stage: str, epoch: int) -> bool:
+    def _throws(self, host: str, stage: str, epoch: Epoch) -> bool:
         if (host, stage) in self._traps:
             self._traps.discard((host, stage))
             self._sprung.add(stage)

@@ -12,6 +12,7 @@ from understudy.core import agreement, detection, draining, failover
 from understudy.core.directory import Directory
 from understudy.core.landed import Landed
 from understudy.core.monitoring import Assigned, Heard, Monitor, Report, monitored
+from understudy.core.numbers import Epoch, Generation
 from understudy.core.plans import Plan, UnitPlan
 from understudy.core.policies import Policy
 from understudy.sim.disks import Disk
@@ -56,17 +57,17 @@ class Host(Node):
     def introduce(self) -> None:
         self.world.send(self, "coordinator", None, "join", (self.name, self.life, self._holds()))
 
-    def _holds(self) -> dict[str, int]:
-        holds: dict[str, int] = {}
+    def _holds(self) -> dict[str, Epoch]:
+        holds: dict[str, Epoch] = {}
         for name, shape in self.world.topology.units.items():
             epochs = [self._held(stage) for stage in shape.stages]
             if all(e is not None for e in epochs):
                 holds[name] = min(e for e in epochs if e is not None)
         return holds
 
-    def _held(self, stage: str) -> int | None:
+    def _held(self, stage: str) -> Epoch | None:
         if stage in self.disk.logs:
-            return self.disk.logs[stage].end - 1
+            return Epoch(self.disk.logs[stage].end - 1)
         version = self.disk.newest(stage)
         return None if version is None else version.epoch
 
@@ -207,7 +208,7 @@ class Host(Node):
             self.disk.drop(self.world.topology.units[name].stages)
 
     def _new(
-        self, name: str, generation: int, policy: Policy, *, primary: bool, since: int = -1
+        self, name: str, generation: Generation, policy: Policy, *, primary: bool, since: int = -1
     ) -> Unit | SourceUnit:
         stages = self.world.topology.units[name].stages
         source = PreservedSource if stages[0] in self.world.job.preserved else SourceUnit

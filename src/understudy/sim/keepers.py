@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from understudy.core import keeping
+from understudy.core.numbers import NO_EPOCH, Epoch
 from understudy.core.policies import Policy, base
 from understudy.sim.disks import Version
 
@@ -93,7 +94,7 @@ class Keeper:
 
     def _ack(self, copy: Copy, effect: base.AckUpstream) -> None:
         known = self.world.acknowledged
-        known[copy.name] = max(effect.epoch, known.get(copy.name, -1))
+        known[copy.name] = max(effect.epoch, known.get(copy.name, NO_EPOCH))
         if copy.acks is not self.machine.acks[copy.name]:
             self.unit.allow(copy)
         for stream in copy.inputs if effect.input is None else (effect.input,):
@@ -105,7 +106,7 @@ class Keeper:
         unit, copy = self.unit, self.unit.copies[order.stage]
         version = copy.version(order.epoch, queue=order.queue)
         if version is None:
-            self.host.living.after(0.0, self.pasted, order.stage, order.standby, -1, "passed")
+            self.host.living.after(0.0, self.pasted, order.stage, order.standby, NO_EPOCH, "passed")
             return
         self._captures[order.stage, order.standby] = self.host.now
         host, _ = self.machine.standbys[order.standby]
@@ -120,12 +121,12 @@ class Keeper:
         if self.over or key not in self.machine.standbys:
             return
         if self.host.disk_full:
-            self.pasted(stage, key, -1, "disk")
+            self.pasted(stage, key, NO_EPOCH, "disk")
             return
         self.host.disk.paste(stage, version)
         self.pasted(stage, key, version.epoch, None)
 
-    def pasted(self, stage: str, key: str, epoch: int, refusal: str | None) -> None:
+    def pasted(self, stage: str, key: str, epoch: Epoch, refusal: str | None) -> None:
         """A standby's answer to a checkpoint, or news of how far its copy is."""
         self._captures.pop((stage, key), None)
         if self.over:
@@ -135,7 +136,7 @@ class Keeper:
         elif refusal is not None:
             self.note(base.CaptureFailed(stage, key, lost_standby=False))
         else:
-            self.world.saved[stage, key] = max(epoch, self.world.saved.get((stage, key), -1))
+            self.world.saved[stage, key] = max(epoch, self.world.saved.get((stage, key), NO_EPOCH))
             self.note(base.Pasted(stage, key, epoch))
 
     def retry(self, before: float) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from understudy.core import beginning, failover, keeping
 from understudy.core.agreement import Part, Standing
 from understudy.core.landed import Known
+from understudy.core.numbers import Epoch, Generation
 from understudy.core.policies import Policy
 from understudy.core.policies.base import standby_key
 from understudy.sim.copies import Output
@@ -21,7 +22,7 @@ class Member:
     """What both kinds of unit share: a role, a generation, and being one consumer's producer."""
 
     def __init__(
-        self, host: Host, name: str, generation: int, policy: Policy, *, primary: bool, since: int
+        self, host: Host, name: str, generation: Generation, policy: Policy, *, primary: bool, since: int
     ) -> None:
         self.host, self.world, self.name = host, host.world, name
         self.shape = self.world.topology.units[name]
@@ -51,11 +52,11 @@ class Member:
     def stop(self) -> None:
         raise NotImplementedError
 
-    def drain(self, finals: Mapping[str, int]) -> bool:
+    def drain(self, finals: Mapping[str, Epoch]) -> bool:
         """As primary: the job is being stopped, after these epochs. True once nothing is left to do."""
         raise NotImplementedError
 
-    def threw(self, stage: str, epoch: int) -> None:
+    def threw(self, stage: str, epoch: Epoch) -> None:
         """As primary: the code of a stage has thrown. Somebody else has to go on."""
         self.host.tell(f"throws in {stage} at epoch {epoch}")
         self.host.report(failover.StageThrew(self.name, self.generation, stage, epoch, "it was told to throw"))
@@ -73,9 +74,9 @@ class Member:
         stream: str,
         consumer: str,
         unit: str,
-        generation: int,
-        epoch: int,
-        acks: dict[int, int],
+        generation: Generation,
+        epoch: Epoch,
+        acks: dict[int, Epoch],
         sender: str,
         counts: bool,
         landed: Known,
@@ -105,10 +106,10 @@ class Member:
         self,
         sender: str,
         unit: str,
-        generation: int,
+        generation: Generation,
         consumer: str,
         stream: str,
-        epoch: int,
+        epoch: Epoch,
         value: int,
         refusal: str | None,
     ) -> None:
@@ -122,8 +123,8 @@ class Member:
         stream: str,
         consumer: str,
         unit: str,
-        generation: int,
-        acks: dict[int, int],
+        generation: Generation,
+        acks: dict[int, Epoch],
         sender: str,
         landed: Known,
     ) -> None:
@@ -134,13 +135,13 @@ class Member:
             self.host.landed.hears(landed)
             self.acknowledged(stream, consumer, acks)
 
-    def acknowledged(self, stream: str, consumer: str, acks: Mapping[int, int]) -> None:
+    def acknowledged(self, stream: str, consumer: str, acks: Mapping[int, Epoch]) -> None:
         raise NotImplementedError
 
     def lifted(self, stream: str) -> None:
         """Back-pressure may have been. A source sees it when it cuts its next epoch."""
 
-    def where(self, stream: str, consumer: str, unit: str, generation: int, sender: str, newest: bool) -> None:
+    def where(self, stream: str, consumer: str, unit: str, generation: Generation, sender: str, newest: bool) -> None:
         """Where can a copy of ``consumer`` without state begin? At the oldest epoch that is kept for it, or at the
         newest that it has not been given."""
         output = self.output(stream)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from understudy.core.numbers import FIRST_EPOCH, Epoch
 from understudy.core.operators import Window
 from understudy.core.topology import Topology
 
@@ -32,7 +33,7 @@ def mix(numbers: Iterable[int]) -> int:
     return result
 
 
-def event_ms(number: int, epoch: int) -> int:
+def event_ms(number: int, epoch: Epoch) -> int:
     """When what a stage reads in an epoch happened; no other than in a replay, whatever is in it."""
     drift = mix((number, epoch)) % (_EARLY_MS + _LATE_MS) - _LATE_MS
     return _ORIGIN_MS + _STEP_MS * epoch + drift
@@ -64,7 +65,7 @@ class SimJob:
     def fresh(self, stage: str) -> State:
         return (0,) if self.span_of(stage) == 0 or stage in self.windows else ()
 
-    def step(self, stage: str, number: int, epoch: int, state: State, values: Sequence[int]) -> tuple[State, int]:
+    def step(self, stage: str, number: int, epoch: Epoch, state: State, values: Sequence[int]) -> tuple[State, int]:
         """One epoch: the state after it and what comes out. ``number`` tells stages apart."""
         if stage in self.windows:
             return _windowed(self.windows[stage], number, event_ms(number, epoch), state, mix(values))
@@ -76,19 +77,19 @@ class SimJob:
         window = (*state, read)
         return window[-(span - 1) :] if span > 1 else (), mix((number, *window))
 
-    def needs_after(self, stage: str, epoch: int) -> int:
+    def needs_after(self, stage: str, epoch: Epoch) -> Epoch:
         """The oldest input epoch from which the state after ``epoch`` can be rebuilt. Of windows, ``Windows`` knows."""
         span = self.span_of(stage)
-        return 0 if span == 0 else max(0, epoch - span + 2)
+        return FIRST_EPOCH if span == 0 else Epoch(max(0, epoch - span + 2))
 
-    def expected(self, sources: Mapping[str, Sequence[int]], upto: int) -> dict[str, list[int]]:
+    def expected(self, sources: Mapping[str, Sequence[int]], upto: Epoch) -> dict[str, list[int]]:
         """Every stream's epochs 0..``upto`` as they must be."""
         streams: dict[str, list[int]] = {name: list(log[: upto + 1]) for name, log in sources.items()}
         for number, (name, shape) in enumerate(self.topology.stages.items()):
             if not shape.inputs:
                 continue
             state, out = self.fresh(name), []
-            for epoch in range(upto + 1):
+            for epoch in map(Epoch, range(upto + 1)):
                 state, value = self.step(name, number, epoch, state, [streams[i][epoch] for i in shape.inputs])
                 out.append(value)
             streams[name] = out

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from understudy.core.directory import Policies
+from understudy.core.numbers import Epoch
 from understudy.sim.engine import Died, Engine, Life
 
 if TYPE_CHECKING:
@@ -71,9 +72,9 @@ class World:
         self.story: list[tuple[float, str]] | None = None
         """Set to a list to have the story told; costs time."""
         self.violations: list[str] = []
-        self.acknowledged: dict[str, int] = {}
+        self.acknowledged: dict[str, Epoch] = {}
         """Stage -> the newest epoch of its input that any of its primaries has acknowledged."""
-        self.saved: dict[tuple[str, str], int] = {}
+        self.saved: dict[tuple[str, str], Epoch] = {}
         """Stage, and standby as its primary knows it -> the newest state that the primary knows to be safe there."""
         self.effects = 0
         """Orders of machines carried out so far; each is a place to crash at."""
@@ -85,18 +86,18 @@ class World:
         """Shares of messages that get lost, or come half a second late."""
         self.cut: set[frozenset[str]] = set()
         """Pairs of nodes that cannot hear each other."""
-        self.on_trim: Callable[[str, int], None] | None = None
+        self.on_trim: Callable[[str, Epoch], None] | None = None
         self.on_decision: Callable[[Any], None] | None = None
         """Told of every event that the coordinator is about to decide on."""
         self.on_stopped: Callable[[], None] | None = None
         """Told that a clean stop is done: the job is to end now."""
         self.on_giving_up: Callable[[StopJob], bool] | None = None
         """Told that the job stops because a stage throws; whether that is as it should be."""
-        self.throws: Callable[[str, str, int], bool] | None = None
+        self.throws: Callable[[str, str, Epoch], bool] | None = None
         """Whether the code of a stage on a host throws at an epoch; None: no code does."""
         self.remember = True
         """Whether all that was cut and written is kept, for checkers; else only the newest, so that memory is flat."""
-        self.cuts: dict[str, dict[int, int]] = {n: {} for n, s in self.topology.stages.items() if not s.inputs}
+        self.cuts: dict[str, dict[Epoch, int]] = {n: {} for n, s in self.topology.stages.items() if not s.inputs}
         """What every source has shown to its consumers."""
         self.monitors = sorted({u.monitor for u in self.topology.units.values() if u.monitor})
         """Hosts that watch others. Everybody's heartbeats go to them too."""
@@ -123,13 +124,13 @@ class World:
         self.tell("CHECK", text)
         self.violations.append(f"{self.engine.now:.3f} s: {text}")
 
-    def shown(self, source: str, epoch: int, value: int) -> None:
+    def shown(self, source: str, epoch: Epoch, value: int) -> None:
         """A source lets its consumers see an epoch, perhaps not for the first time."""
         cuts = self.cuts[source]
         if cuts.setdefault(epoch, value) != value:
             self.violate(f"{source} showed epoch {epoch} as {cuts[epoch]} and again as {value}")
         if not self.remember:
-            cuts.pop(epoch - 100, None)
+            cuts.pop(Epoch(epoch - 100), None)
 
     def stopped(self) -> None:
         """A clean stop is done; told to whoever has asked for it."""
@@ -152,7 +153,7 @@ class World:
         for node in self.nodes.values():
             node.restart()
 
-    def trimmed(self, stream: str, epoch: int) -> None:
+    def trimmed(self, stream: str, epoch: Epoch) -> None:
         """A queue was trimmed up to ``epoch``; told to whoever checks."""
         if self.on_trim is not None:
             self.on_trim(stream, epoch)

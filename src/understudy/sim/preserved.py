@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from understudy.core import keeping
+from understudy.core.numbers import NO_EPOCH, Epoch, Generation, after, between
 from understudy.core.plans import UnitPlan
 from understudy.core.policies import Policy
 from understudy.core.preserving import Preserving
@@ -27,7 +28,7 @@ class PreservedSource(Unit):
     """Stands where a unit of stages stands, but cuts its epochs, and lets nobody see one that can still be lost."""
 
     def __init__(
-        self, host: Host, name: str, generation: int, policy: Policy, *, primary: bool, since: int
+        self, host: Host, name: str, generation: Generation, policy: Policy, *, primary: bool, since: int
     ) -> None:
         super().__init__(host, name, generation, policy, primary=primary, since=since)
         (self.stage,) = self.shape.stages
@@ -42,9 +43,12 @@ class PreservedSource(Unit):
         """What keepers have, or are being brought."""
 
     @property
-    def begun(self) -> int:
+    def begun(self) -> Epoch:
         """The newest epoch that will come out, whatever is asked from now on."""
-        return self.copies[self.stage].done + (self._cut_value is not None) if self.copies else -1
+        if not self.copies:
+            return NO_EPOCH
+        done = self.copies[self.stage].done
+        return done if self._cut_value is None else after(done)
 
     def _from(self, stage: str, version: Version) -> Copy:
         if not version.output:
@@ -77,7 +81,7 @@ class PreservedSource(Unit):
     def _cut(self, copy: Copy) -> None:
         if copy.stopped or self.copies.get(self.stage) is not copy:
             return
-        epoch, room = copy.done + 1, copy.output.queue.ahead < AHEAD_MAX
+        epoch, room = after(copy.done), copy.output.queue.ahead < AHEAD_MAX
         free = self._cut_value is None and self._inherited is None
         if free and room and epoch < self.world.epochs and not self.host.draining:
             if self.world.throws is not None and self.world.throws(self.host.name, self.stage, epoch):
@@ -93,8 +97,8 @@ class PreservedSource(Unit):
         """All rows that somebody may want, and what is ``cut``, or was by an earlier primary."""
         seen = copy.output.queue.next
         first = min(copy.output.queue.first, seen)
-        rows = [*(copy.output.values[e] for e in range(first, seen)), *cut]
-        return Version(seen + len(cut) - 1, copy.state, first, tuple(rows), landed=self.host.landed.known)
+        rows = [*(copy.output.values[e] for e in between(first, seen)), *cut]
+        return Version(Epoch(seen + len(cut) - 1), copy.state, first, tuple(rows), landed=self.host.landed.known)
 
     def _ship(self) -> None:
         """Bring the epoch to those that lack it."""
@@ -114,7 +118,7 @@ class PreservedSource(Unit):
                 self.host.disk.paste(self.stage, version)
             self.pasted(self.generation, self.stage, key, version.epoch, "disk" if self.host.disk_full else None)
 
-    def pasted(self, generation: int, stage: str, key: str, epoch: int, refusal: str | None) -> None:
+    def pasted(self, generation: Generation, stage: str, key: str, epoch: Epoch, refusal: str | None) -> None:
         if not self.primary or self.fenced or generation != self.generation or not self.copies:
             return
         if refusal == "fenced":
@@ -136,7 +140,7 @@ class PreservedSource(Unit):
             value, self._inherited = self._inherited, None
         elif self._cut_value is not None:
             value, self._cut_value = self._cut_value, None
-            copy.done += 1
+            copy.done = after(copy.done)
         else:
             return
         self.world.shown(self.stage, copy.done, value)
@@ -145,7 +149,7 @@ class PreservedSource(Unit):
     def rise(self) -> None:
         """Nothing runs before the primary is given up: two would cut different epochs."""
 
-    def drain(self, finals: Mapping[str, int]) -> bool:
+    def drain(self, finals: Mapping[str, Epoch]) -> bool:
         """Whoever came to keep the rows since the last epoch was cut has yet to be brought it."""
         if self._brought is None and self.copies:
             self._brought = self._version(self.copies[self.stage])  # of an epoch that has been seen

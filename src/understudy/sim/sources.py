@@ -9,6 +9,7 @@ from understudy.core import keeping
 from understudy.core.acks import FINAL
 from understudy.core.entries import Follower, Leader
 from understudy.core.landed import Known
+from understudy.core.numbers import Epoch, Generation, before, between
 from understudy.core.plans import UnitPlan
 from understudy.core.policies import Policy
 from understudy.sim.copies import Output
@@ -23,7 +24,7 @@ class SourceUnit(Member):
     """A source: it cuts epochs, and lets nobody see one before every standby has it in its log."""
 
     def __init__(
-        self, host: Host, name: str, generation: int, policy: Policy, *, primary: bool, since: int
+        self, host: Host, name: str, generation: Generation, policy: Policy, *, primary: bool, since: int
     ) -> None:
         super().__init__(host, name, generation, policy, primary=primary, since=since)
         (self.stage,) = self.shape.stages
@@ -38,13 +39,13 @@ class SourceUnit(Member):
 
     def _from_log(self) -> Output:
         self.host.landed.hears(self.log.landed)
-        return Output(self.world, self.stage, first=self.log.base)
+        return Output(self.world, self.stage, first=Epoch(self.log.base))
 
     def begin(self, start: str) -> None:
         self.log = self.host.disk.logs.setdefault(self.stage, Log())
         self._run()
 
-    def promote(self, generation: int, *, saved: bool = False) -> None:
+    def promote(self, generation: Generation, *, saved: bool = False) -> None:
         assert not saved, "a source keeps its log, and loses nothing"
         self.generation, self.primary = generation, True
         self.holdings = self._nothing_held()
@@ -71,9 +72,9 @@ class SourceUnit(Member):
     def output(self, stream: str) -> Output | None:
         return self._output
 
-    def acknowledged(self, stream: str, consumer: str, acks: Mapping[int, int]) -> None:
+    def acknowledged(self, stream: str, consumer: str, acks: Mapping[int, Epoch]) -> None:
         if FINAL in acks and self._output.ack(consumer, acks[FINAL]) is not None:
-            trimmed = self._output.queue.first - 1
+            trimmed = before(self._output.queue.first)
             self.log.forget(trimmed, self.host.landed.known)
             self.world.trimmed(self.stage, trimmed)
 
@@ -92,11 +93,11 @@ class SourceUnit(Member):
         return self._standbys or {}
 
     @property
-    def begun(self) -> int:
+    def begun(self) -> Epoch:
         """The newest epoch that will come out, whatever is asked from now on."""
-        return self.log.end - 1
+        return Epoch(self.log.end - 1)
 
-    def drain(self, finals: Mapping[str, int]) -> bool:
+    def drain(self, finals: Mapping[str, Epoch]) -> bool:
         return True  # all that it has cut is in its log
 
     # -- cutting and sharing ------------------------------------------------------------------------------------------
@@ -123,7 +124,7 @@ class SourceUnit(Member):
 
     def entries(
         self,
-        generation: int,
+        generation: Generation,
         key: str,
         after: int,
         values: tuple[int, ...],
@@ -147,10 +148,10 @@ class SourceUnit(Member):
             self.log.forget(certain, self.host.landed.known)
             self._shared(sender, generation, key, self.log.end)
 
-    def _shared(self, sender: str, generation: int, key: str, has: int) -> None:
+    def _shared(self, sender: str, generation: Generation, key: str, has: int) -> None:
         self.world.send(self.host, sender, self.name, "shared", (generation, key, has))
 
-    def shared(self, generation: int, key: str, has: int) -> None:
+    def shared(self, generation: Generation, key: str, has: int) -> None:
         if not self.primary or self.stopped or generation != self.generation or key not in self._at():
             return
         if has < 0:
@@ -166,7 +167,7 @@ class SourceUnit(Member):
         """Publish what every standby has."""
         if self.stopped or not self.primary:
             return
-        for epoch in range(self._output.queue.next, self._leader.shows(self.log.end)):
+        for epoch in between(self._output.queue.next, Epoch(self._leader.shows(self.log.end))):
             value = self.log.entries[epoch - self.log.base]
             self.world.shown(self.stage, epoch, value)
             self._output.append(epoch, value)

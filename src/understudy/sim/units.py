@@ -14,6 +14,7 @@ from understudy.core.acks import FINAL
 from understudy.core.beginning import Place
 from understudy.core.draining import Ending, ending
 from understudy.core.landed import Known
+from understudy.core.numbers import FIRST_EPOCH, NO_EPOCH, NO_GENERATION, Epoch, Generation, after, before
 from understudy.core.plans import UnitPlan
 from understudy.core.policies import Policy, base
 from understudy.sim.copies import Copy, Output
@@ -29,7 +30,7 @@ class Unit(Member):
     """A unit of stages."""
 
     def __init__(
-        self, host: Host, name: str, generation: int, policy: Policy, *, primary: bool, since: int
+        self, host: Host, name: str, generation: Generation, policy: Policy, *, primary: bool, since: int
     ) -> None:
         super().__init__(host, name, generation, policy, primary=primary, since=since)
         self.copies: dict[str, Copy] = {}
@@ -39,7 +40,7 @@ class Unit(Member):
         """Of acknowledgements that the keepers want to hear of."""
         self.orders = 0
         """Checkpoints sent so far."""
-        self._newest_order: dict[str, tuple[int, int]] = {}
+        self._newest_order: dict[str, tuple[Generation, int]] = {}
         """As standby: stage -> generation and number of the newest checkpoint that came. One may overtake another."""
         self._begin_at: dict[tuple[str, str], Place] = {}
         self._beginning: str | None = None
@@ -57,7 +58,7 @@ class Unit(Member):
             self.copies[stage] = self._restored(stage) if start == "held" else self._fresh(stage)
         self._run()
 
-    def promote(self, generation: int, *, saved: bool = False) -> None:
+    def promote(self, generation: Generation, *, saved: bool = False) -> None:
         """From standby to primary: with what runs already, else with what is on disk."""
         if saved:
             self.generation, self.primary, self.fenced = generation, True, False
@@ -75,7 +76,7 @@ class Unit(Member):
         return not copy.stopped and agreement.copy_serves(copy.done, None if held is None else held.epoch)
 
     def _fresh(self, stage: str) -> Copy:
-        return Copy(self, stage, done=-1, state=self.world.job.fresh(stage))
+        return Copy(self, stage, done=NO_EPOCH, state=self.world.job.fresh(stage))
 
     def _restored(self, stage: str) -> Copy:
         version = self.host.disk.newest(stage)
@@ -130,7 +131,7 @@ class Unit(Member):
                     message = (stream, stage, self.name, self.generation, self.host.name, newest)
                     self.world.send(self.host, producer, unit, "where", message)
 
-    def begin_at(self, generation: int, stage: str, stream: str, place: Place) -> None:
+    def begin_at(self, generation: Generation, stage: str, stream: str, place: Place) -> None:
         """A producer has answered."""
         if self._beginning is None or self.fenced or generation != self.generation:
             return
@@ -159,16 +160,16 @@ class Unit(Member):
             places = [valid[i] if i in self.shape.stages else self._begin_at[name, i] for i in shape.inputs]
             found = beginning.start(places, None, 1, newest=False)
             copy = self._restored(name)
-            if copy.done < self.world.saved.get((name, self.key), -1):
+            if copy.done < self.world.saved.get((name, self.key), NO_EPOCH):
                 self.world.violate(f"{name} on {self.host.name} has lost a state that was safe there")
             resumed = beginning.resumed(copy.done, found)
             # What was on its way between stages of one unit is lost with them.
             alone = not any(i in self.shape.stages for i in shape.inputs)
-            if alone and not found.lost and resumed.epoch > max(copy.done, self.world.acknowledged.get(name, -1)):
+            if alone and not found.lost and resumed.epoch > max(copy.done, self.world.acknowledged.get(name, NO_EPOCH)):
                 self.world.violate(f"{name} goes on after {resumed.epoch}, which nobody has acknowledged")
             if not shape.needs_all_input:
-                at = resumed.epoch
-                copy = Copy(self, name, done=at, state=copy.state, first=at + 1, gap=at + 1)
+                at, first = resumed.epoch, after(resumed.epoch)
+                copy = Copy(self, name, done=at, state=copy.state, first=first, gap=first)
             elif resumed.skipped:
                 self.world.violate(f"{name} needs all its input, and lacks {resumed.skipped} epochs after {copy.done}")
             self.copies[name] = copy
@@ -189,10 +190,11 @@ class Unit(Member):
             # With nothing in its state, a stage's output is right again once its whole span was read. When windows are
             # right again is not known, but no stage asks for their output before they are, and sinks are not given it.
             span = 1 if name in self.world.job.windows else self.world.job.span_of(name)
-            first = start.epoch if lossy or start.epoch == 0 else start.epoch + span - 1
+            first = start.epoch if lossy or start.epoch == 0 else Epoch(start.epoch + span - 1)
             valid[name] = Place(first, start.lost, start.row)
-            fresh, gap = self.world.job.fresh(name), first if start.lost else 0
-            self.copies[name] = Copy(self, name, done=start.epoch - 1, state=fresh, first=first, gap=gap, row=start.row)
+            fresh, gap = self.world.job.fresh(name), first if start.lost else FIRST_EPOCH
+            done = before(start.epoch)
+            self.copies[name] = Copy(self, name, done=done, state=fresh, first=first, gap=gap, row=start.row)
             self.host.landed.skip(self.copies[name].output.queue)
         self.host.tell(f"begins {self.name} without state: {valid}")
 
@@ -244,7 +246,7 @@ class Unit(Member):
         for keeper in self.keepers:
             keeper.note(event)
 
-    def processed(self, copy: Copy, epoch: int) -> None:
+    def processed(self, copy: Copy, epoch: Epoch) -> None:
         """A copy has processed an epoch."""
         if self.primary:
             needs = None
@@ -257,7 +259,7 @@ class Unit(Member):
                 message = (self.generation, copy.name, self.key, epoch, None)
                 self.world.send(self.host, wanted.primary, self.name, "pasted", message)
 
-    def pasted(self, generation: int, stage: str, key: str, epoch: int, refusal: str | None) -> None:
+    def pasted(self, generation: Generation, stage: str, key: str, epoch: Epoch, refusal: str | None) -> None:
         """A standby's answer to a checkpoint, or news of how far its copy is."""
         if not self.primary or generation != self.generation:
             return
@@ -280,13 +282,13 @@ class Unit(Member):
 
     # -- as standby ---------------------------------------------------------------------------------------------------
 
-    def paste(self, generation: int, stage: str, key: str, version: Version, sender: str, order: int) -> None:
+    def paste(self, generation: Generation, stage: str, key: str, version: Version, sender: str, order: int) -> None:
         if self.host.directory.stale(self.name, generation):
-            self._pasted(sender, generation, stage, key, -1, "fenced")
+            self._pasted(sender, generation, stage, key, NO_EPOCH, "fenced")
         elif self.primary or generation != self.generation or key != self.key or self._overtaken(stage, order):
-            self._pasted(sender, generation, stage, key, -1, "elsewhere")
+            self._pasted(sender, generation, stage, key, NO_EPOCH, "elsewhere")
         elif self.host.disk_full:
-            self._pasted(sender, generation, stage, key, -1, "disk")
+            self._pasted(sender, generation, stage, key, NO_EPOCH, "disk")
         elif self.policy.standby_runs:
             copy = self.copies.get(stage)
             if copy is None or copy.done < version.epoch:
@@ -301,21 +303,23 @@ class Unit(Member):
             )
 
     def _overtaken(self, stage: str, order: int) -> bool:
-        newest = self._newest_order.get(stage, (-1, 0))
+        newest = self._newest_order.get(stage, (NO_GENERATION, 0))
         self._newest_order[stage] = max(newest, (self.generation, order))
         return newest > (self.generation, order)
 
-    def _store_paste(self, generation: int, stage: str, key: str, version: Version, sender: str) -> None:
+    def _store_paste(self, generation: Generation, stage: str, key: str, version: Version, sender: str) -> None:
         if self.primary or generation != self.generation or self.host.units.get(self.name) is not self:
             return
         self.host.disk.paste(stage, version)
         self._pasted(sender, generation, stage, key, version.epoch, None)
 
-    def _pasted(self, sender: str, generation: int, stage: str, key: str, epoch: int, refusal: str | None) -> None:
+    def _pasted(
+        self, sender: str, generation: Generation, stage: str, key: str, epoch: Epoch, refusal: str | None
+    ) -> None:
         message = (generation, stage, key, epoch, refusal)
         self.world.send(self.host, sender, self.name, "pasted", message)
 
-    def trim(self, generation: int, stage: str, epoch: int, landed: Known) -> None:
+    def trim(self, generation: Generation, stage: str, epoch: Epoch, landed: Known) -> None:
         copy = self.copies.get(stage)
         if not self.primary and generation == self.generation and copy is not None:
             self.host.landed.hears(landed)
@@ -331,18 +335,18 @@ class Unit(Member):
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
-    def failed(self, stage: str, epoch: int) -> None:
+    def failed(self, stage: str, epoch: Epoch) -> None:
         """The code of a stage has thrown here."""
         if self.primary:
             self.threw(stage, epoch)
         else:
             self._give_up("its code throws")
 
-    def drain(self, finals: Mapping[str, int]) -> bool:
+    def drain(self, finals: Mapping[str, Epoch]) -> bool:
         whole = len(self.copies) == len(self.shape.stages) and bool(self.keepers)
         return whole and all([self._drained(copy, finals[copy.name]) for copy in self.copies.values()])
 
-    def _drained(self, copy: Copy, final: int) -> bool:
+    def _drained(self, copy: Copy, final: Epoch) -> bool:
         policy, last = self.host.directory.policies.of[self.name], self.world.topology.is_last(copy.name)
         match ending(policy, committed=copy.done, trimmed=copy.output.queue.trimmed, final=final, last=last):
             case Ending.GOES_ON:
@@ -369,7 +373,7 @@ class Unit(Member):
         copy = self.copies.get(stream)
         return None if copy is None else copy.output
 
-    def send_request(self, copy: Copy, stream: str, epoch: int) -> None:
+    def send_request(self, copy: Copy, stream: str, epoch: Epoch) -> None:
         acks = copy.acks[stream] if self.primary else {}
         if stream in copy.inside:
             self.host.living.after(0.0, self._request_inside, copy, stream, epoch, acks)
@@ -379,7 +383,7 @@ class Unit(Member):
         for producer in self.host.directory.producers(stream, self.name):
             self.world.send(self.host, producer, unit, "request", message)
 
-    def _request_inside(self, copy: Copy, stream: str, epoch: int, acks: dict[int, int]) -> None:
+    def _request_inside(self, copy: Copy, stream: str, epoch: Epoch, acks: dict[int, Epoch]) -> None:
         producer = self.copies.get(stream)
         if producer is None or copy.stopped:
             return
@@ -400,13 +404,13 @@ class Unit(Member):
         for producer in self.host.directory.producers(stream, self.name):
             self.world.send(self.host, producer, unit, "ack", message)
 
-    def _ack_inside(self, stream: str, consumer: str, acks: dict[int, int]) -> None:
+    def _ack_inside(self, stream: str, consumer: str, acks: dict[int, Epoch]) -> None:
         producer = self.copies.get(stream)
         if producer is not None and not producer.stopped:
             producer.output.queue.hears(consumer, self.generation, near=True)
             self.acked(producer, consumer, acks)
 
-    def acknowledged(self, stream: str, consumer: str, acks: Mapping[int, int]) -> None:
+    def acknowledged(self, stream: str, consumer: str, acks: Mapping[int, Epoch]) -> None:
         copy = self.copies[stream]
         if not copy.stopped:
             self.acked(copy, consumer, acks)
@@ -414,7 +418,7 @@ class Unit(Member):
     def lifted(self, stream: str) -> None:
         self.copies[stream].try_run()
 
-    def acked(self, copy: Copy, consumer: str, acks: Mapping[int, int]) -> None:
+    def acked(self, copy: Copy, consumer: str, acks: Mapping[int, Epoch]) -> None:
         output, trimmed = copy.output, None
         if output.heard.get(consumer) is not acks:
             output.heard[consumer] = acks
@@ -428,13 +432,13 @@ class Unit(Member):
                     copy.told[level] = bound
                     self.note(base.Acked(copy.name, level, bound))
             if trimmed is not None and not copy.stopped:
-                self.world.trimmed(copy.name, output.queue.first - 1)
+                self.world.trimmed(copy.name, before(output.queue.first))
                 self.note(base.Acked(copy.name, FINAL, trimmed))
                 copy.prune(trimmed)
         copy.try_run()
 
     def deliver(
-        self, generation: int, stage: str, stream: str, epoch: int, value: int, refusal: str | None
+        self, generation: Generation, stage: str, stream: str, epoch: Epoch, value: int, refusal: str | None
     ) -> None:
         """An answer to what this unit asked when it was of ``generation``."""
         copy = self.copies.get(stage)

@@ -5,29 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from understudy.core.numbers import FIRST_GENERATION, NO_EPOCH, Epoch, Generation
+
 
 @dataclass(slots=True)
 class Written:
     """One epoch as it came to a sink."""
 
     t: float
-    epoch: int
-    generation: int | None = None
+    epoch: Epoch
+    generation: Generation | None = None
     """Whose writing it was; None where a sink does not tell."""
     content: int | None = None
     """Something that is equal exactly when the rows are; None where rows are compared elsewhere."""
 
 
-def check_sink(written: Sequence[Written], *, expected: Mapping[int, int] | None = None) -> list[str]:
+def check_sink(written: Sequence[Written], *, expected: Mapping[Epoch, int] | None = None) -> list[str]:
     """Everything that is wrong, in words; nothing when all is well. ``written`` in order of arrival.
 
     Order: every epoch comes right after the one before it, once. Fencing: once a generation has written, no older one
     does. With ``expected``, epoch -> content: nothing is lost and nothing else than expected was written.
     """
     wrong: list[str] = []
-    seen: dict[int, Written] = {}
-    generation = 0
-    newest = -1
+    seen: dict[Epoch, Written] = {}
+    generation = FIRST_GENERATION
+    newest = NO_EPOCH
     for one in written:
         if one.epoch in seen:
             wrong.append(f"epoch {one.epoch} was written twice")

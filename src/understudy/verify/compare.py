@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from understudy.core.numbers import FIRST_EPOCH, Epoch
 from understudy.verify import equal_rows
 from understudy.verify.sink_folders import count_lines, epoch_files, json_lines, read_json, read_parquet
 
@@ -33,9 +34,9 @@ class Comparison:
     latter."""
     different: int
     """Rows written with another content: a missing row paired with one the reference does not have."""
-    first_difference: int | None
+    first_difference: Epoch | None
     """The first epoch that is not identical."""
-    lost_epochs: list[int] = field(default_factory=list)
+    lost_epochs: list[Epoch] = field(default_factory=list)
     """Every epoch that lost at least one row."""
     unexpected: int = 0
     """Those of `repeated` that the reference's epoch holds not even once. A rollback without any is
@@ -73,7 +74,7 @@ def combine(comparisons: Sequence[Comparison]) -> Comparison:
     )
 
 
-def compare_sinks(run: Path, reference: Path, *, since: int = 0, upto: int | None = None) -> Comparison:
+def compare_sinks(run: Path, reference: Path, *, since: Epoch = FIRST_EPOCH, upto: Epoch | None = None) -> Comparison:
     """Compare the rows of ``run`` with those of ``reference``, epoch by epoch, from epoch ``since`` through ``upto``.
 
     Without ``upto`` the last epoch that both have reached is the end, because the tail that a stopped run did
@@ -94,8 +95,8 @@ def compare_sinks(run: Path, reference: Path, *, since: int = 0, upto: int | Non
         raise ValueError(f"neither sink has an epoch from since={since} through upto={upto}: nothing to compare")
 
     rows_run = rows_reference = lost = repeated = different = unexpected = 0
-    first_difference: int | None = None
-    lost_epochs: list[int] = []
+    first_difference: Epoch | None = None
+    lost_epochs: list[Epoch] = []
     for epoch in epochs:
         try:
             found = _compare_epoch(of_run.get(epoch, []), of_reference.get(epoch, []))

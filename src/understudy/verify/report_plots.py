@@ -15,6 +15,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from understudy.core.numbers import Epoch
 from understudy.verify.report_style import LIGHT
 from understudy.verify.report_texts import finite, span_text
 from understudy.verify.silence import Arrival
@@ -40,7 +41,7 @@ class Story:
     start: float
     """Epoch seconds of second 0."""
     seconds: list[float]
-    epochs: list[int]
+    epochs: list[Epoch]
     killed: float | None
     bands: list[tuple[str, float, float]]
     """(part of the silence, from, to), without gaps, in order."""

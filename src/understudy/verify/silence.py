@@ -8,9 +8,10 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from understudy.core.numbers import NO_EPOCH, Epoch
 from understudy.verify.sink_folders import count_rows, epoch_files
 
-Arrival = tuple[float, int, int]
+Arrival = tuple[float, Epoch, int]
 """(epoch seconds, epoch number, rows)"""
 
 # How much longer than usual a pause may be and still pass for jitter. Below 2, one late micro-batch counts as
@@ -117,7 +118,7 @@ def recovery(
 def _first_output_at(
     in_time: list[Arrival], *, killed_at: float, resumed_at: float | None, limit_s: float
 ) -> float | None:
-    seen = max((epoch for time, epoch, _ in in_time if time <= killed_at), default=-1)
+    seen = max((epoch for time, epoch, _ in in_time if time <= killed_at), default=NO_EPOCH)
     new = [time for time, epoch, _ in in_time if time > killed_at and epoch > seen]
     if not new or resumed_at is None or new[0] >= resumed_at:
         return new[0] if new else None

@@ -15,6 +15,8 @@ import pyarrow as pa
 import pyarrow.json as pj
 import pyarrow.parquet as pq
 
+from understudy.core.numbers import Epoch
+
 _EPOCH_FOLDER = re.compile(r"epoch=(\d+)")
 
 
@@ -22,9 +24,9 @@ def _visible(folder: Path) -> Iterator[Path]:
     return (path for path in folder.iterdir() if not path.name.startswith(("_", ".")))
 
 
-def epoch_files(sink: Path) -> dict[int, list[Path]]:
+def epoch_files(sink: Path) -> dict[Epoch, list[Path]]:
     """The part files of every epoch. A folder that is not there is a sink nobody wrote to."""
-    result: dict[int, list[Path]] = {}
+    result: dict[Epoch, list[Path]] = {}
     if not sink.is_dir():
         return result
     for folder in _visible(sink):
@@ -36,7 +38,7 @@ def epoch_files(sink: Path) -> dict[int, list[Path]]:
             if file.suffix not in (".parquet", ".json"):
                 # Skipping it could hide rows, and make two sinks that nobody can read look identical.
                 raise ValueError(f"{file} is neither .parquet nor .json; hide temporary files by a '_' or '.'")
-        result.setdefault(int(match[1]), []).extend(files)
+        result.setdefault(Epoch(int(match[1])), []).extend(files)
     return result
 
 

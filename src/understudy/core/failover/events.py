@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from understudy.core.numbers import Epoch, Generation
 from understudy.core.plans import Plan
 from understudy.core.policies import Policy
 
@@ -18,7 +19,7 @@ class HostJoined:
     ``returned``: it is the same process as before, with all that it was running, and was only out of touch."""
 
     host: str
-    holds: Mapping[str, int] = field(default_factory=dict)
+    holds: Mapping[str, Epoch] = field(default_factory=dict)
     returned: bool = False
 
 
@@ -47,7 +48,7 @@ class StandbyReady:
     """The primary reports that its standby has a whole checkpoint, or runs as well."""
 
     unit: str
-    generation: int
+    generation: Generation
     host: str
     since: int
 
@@ -57,7 +58,7 @@ class StandbyUnusable:
     """The primary could not store a checkpoint at its standby (disk full, say)."""
 
     unit: str
-    generation: int
+    generation: Generation
     host: str
     since: int
     cause: str
@@ -68,9 +69,9 @@ class StageThrew:
     """A stage failed while its host lives. It is tried once more on another host, then the job stops."""
 
     unit: str
-    generation: int
+    generation: Generation
     stage: str
-    epoch: int
+    epoch: Epoch
     cause: str
     whose: str = CODE
 
@@ -97,7 +98,7 @@ class Turned:
     """The primary reports that a policy without standbys can protect the unit: its producers keep what is needed."""
 
     unit: str
-    generation: int
+    generation: Generation
     serial: int
 
 
@@ -141,7 +142,7 @@ class Say:
 @dataclass(frozen=True)
 class StopJob:
     stage: str
-    epoch: int
+    epoch: Epoch
     cause: str
     whose: str = CODE
 

@@ -27,6 +27,7 @@ from understudy.core.failover.events import (
     Turned,
 )
 from understudy.core.failover.placement import best_host, newest_holder
+from understudy.core.numbers import Epoch, Generation
 from understudy.core.plans import Plan, Standbys, Turn, UnitPlan
 from understudy.core.policies import Policy, parse, spell
 from understudy.core.topology import Topology, UnitShape
@@ -47,7 +48,7 @@ class Failover:
         self.plan = Plan()
         self._before: dict[str, Policy] = {}
         """As the job defined them when the plan was made that was adopted."""
-        self.alive: dict[str, Mapping[str, int]] = {}
+        self.alive: dict[str, Mapping[str, Epoch]] = {}
         self._unusable: dict[tuple[str, str], float] = {}
         """(unit, host) pairs where the host could not stand by -> when it may be tried again; a new process of it may
         at once."""
@@ -112,7 +113,7 @@ class Failover:
                 start = _without_state(shape)
             else:
                 start = "fresh"
-            units[name] = UnitPlan(generation=old.generation + 1, primary=primary, start=start)
+            units[name] = UnitPlan(generation=Generation(old.generation + 1), primary=primary, start=start)
             if name in turning:
                 turn = Turn(policy=spell(self._defined.units[name].policy), serial=self.plan.serial + 1)
                 units[name] = replace(units[name], policy=spell(turning[name]), turn=turn)
@@ -332,7 +333,8 @@ class Failover:
             rest = replace(unit.without(heir).only(self.alive), turn=self._again(unit.turn))
             start = "held" if recovery == "standby" else "saved"
             text = f"{name}: {heir} takes over" + ("" if recovery == "standby" else ", from its last saved state")
-            successor = replace(rest, generation=unit.generation + 1, primary=heir, start=start, rising=False)
+            generation = Generation(unit.generation + 1)
+            successor = replace(rest, generation=generation, primary=heir, start=start, rising=False)
             return successor, Say("promoted", text, name, heir)
         if recovery == "standby":
             hosts = [h for h in (unit.primary, *unit.ready) if h]
@@ -363,7 +365,7 @@ class Failover:
     def _begin_on(self, unit: UnitPlan, host: str, start: str) -> UnitPlan:
         """The unit's next generation, which begins on ``host`` and has nobody yet."""
         return UnitPlan(
-            generation=unit.generation + 1,
+            generation=Generation(unit.generation + 1),
             primary=host,
             start=start,
             policy=unit.policy,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from understudy.core.numbers import Epoch
 from understudy.core.plans import UnitPlan
 from understudy.core.topology import Topology
 
@@ -12,7 +13,7 @@ TOGETHER = 1000
 
 
 def newest_holder(
-    unit: str, alive: Mapping[str, Mapping[str, int]], *, first: Sequence[str | None] = ()
+    unit: str, alive: Mapping[str, Mapping[str, Epoch]], *, first: Sequence[str | None] = ()
 ) -> str | None:
     """The living host with the newest whole checkpoint of ``unit``; one of ``first``, if there is one."""
     held = [(epochs[unit], host) for host, epochs in alive.items() if unit in epochs]

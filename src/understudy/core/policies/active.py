@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, get_args
 
 from understudy.core.acks import FINAL
+from understudy.core.numbers import Epoch
 from understudy.core.policies.base import (
     Acked,
     AckUpstream,
@@ -103,7 +104,7 @@ class ActiveStandby(Policy):
 class _Copy:
     """Where one standby's copy of a stage is. None: it has not been given the state yet."""
 
-    position: int | None = None
+    position: Epoch | None = None
     in_flight: bool = False
     retry_at: float | None = None
 

@@ -18,6 +18,7 @@ from enum import Enum
 from typing import ClassVar, Literal, Protocol
 
 from understudy.core.acks import FINAL
+from understudy.core.numbers import Epoch
 from understudy.core.profile import COLD_QUERY_S, Heard, Profile
 
 Recovery = Literal["gap", "saved", "standby", "replay"]
@@ -47,8 +48,8 @@ class Committed:
     the state after it can be captured later; else only while the stage stands still there (``core.saving``)."""
 
     stage: str
-    epoch: int
-    needs: Mapping[str, int] | None = None
+    epoch: Epoch
+    needs: Mapping[str, Epoch] | None = None
     version: bool = True
 
 
@@ -58,7 +59,7 @@ class Acked:
 
     stage: str
     level: int
-    epoch: int
+    epoch: Epoch
 
 
 @dataclass(slots=True)
@@ -67,7 +68,7 @@ class Pasted:
 
     stage: str
     standby: str
-    epoch: int
+    epoch: Epoch
 
 
 @dataclass(slots=True)
@@ -129,7 +130,7 @@ class Capture:
 
     stage: str
     standby: str
-    epoch: int
+    epoch: Epoch
     queue: bool
 
 
@@ -138,7 +139,7 @@ class AckUpstream:
     """Tell the producer of ``input`` (of every input when None) that this stage is done with ``epoch``."""
 
     stage: str
-    epoch: int
+    epoch: Epoch
     level: int = FINAL
     input: str | None = None
 
@@ -149,7 +150,7 @@ class TrimStandby:
 
     stage: str
     standby: str
-    epoch: int
+    epoch: Epoch
 
 
 @dataclass(slots=True)
@@ -181,11 +182,11 @@ class StageRole:
     """One stage of a unit, as its protection sees it. ``start`` is the epoch that its state is at."""
 
     name: str
-    start: int
+    start: Epoch
     inputs: tuple[str, ...] = ()
     last: bool = True
     """Only sinks read its stream."""
-    trimmed: int | None = None
+    trimmed: Epoch | None = None
     """What all its consumers are done with. Left out: everything up to ``start``. One that runs already, as a copy or
     under another policy, may have output that somebody still wants."""
     needs_all_input: bool = False

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from understudy.core.numbers import NO_EPOCH, Epoch
 from understudy.core.policies.base import (
     AckUpstream,
     Capture,
@@ -50,6 +51,7 @@ from understudy.core.profile import (
 )
 from understudy.durations import seconds
 
+_NOTHING, _ALL = Epoch(-2), Epoch(1 << 62)
 LATE = 0.25
 """Share of its period by which a checkpoint may be late before that is said. An epoch need not end at the deadline."""
 
@@ -127,8 +129,8 @@ class Checkpoint(Policy):
 class _Held:
     """What one standby has of one stage. ``newest <= captured``."""
 
-    captured: int = -2
-    newest: int | None = None
+    captured: Epoch = _NOTHING
+    newest: Epoch | None = None
 
 
 class _Stage:
@@ -158,11 +160,11 @@ class _Stage:
         hurry = draining or any(self.at[key].newest is None for key in lacking)
         return max(self.retry_at, float("-inf") if hurry else self.next_at - early_s)
 
-    def safe_epoch(self) -> int:
+    def safe_epoch(self) -> Epoch:
         """What may be acknowledged."""
         if not self.needs_all_input or not self.at:
             return self.committed
-        return min(-1 if held.newest is None else held.newest for held in self.at.values())
+        return min(NO_EPOCH if held.newest is None else held.newest for held in self.at.values())
 
 
 class Scheduled:
@@ -216,9 +218,9 @@ class Scheduled:
         stage = self.stages[event.stage]
         held = stage.at.get(event.standby)
         if held is not None:
-            held.captured = -2 if held.newest is None else held.newest
+            held.captured = _NOTHING if held.newest is None else held.newest
             if event.lost_standby:
-                held.captured = 1 << 62  # until a plan names another it is brought nothing more
+                held.captured = _ALL  # until a plan names another it is brought nothing more
             stage.retry_at = now + RETRY_S
         self._answered(event.stage, event.standby)
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, get_args
 
 from understudy.core.acks import FINAL
+from understudy.core.numbers import NO_EPOCH, Epoch, before
 from understudy.core.policies.base import (
     Acked,
     AckUpstream,
@@ -166,8 +167,8 @@ class PassiveStandby(Policy):
 class Version:
     """What one standby has of one stage. ``newest <= captured``."""
 
-    captured: int
-    newest: int | None = None
+    captured: Epoch
+    newest: Epoch | None = None
     in_flight: bool = False
     lost: bool = False
     """The standby cannot store. What it has still counts until the plan names another: nothing may be acknowledged that
@@ -175,13 +176,13 @@ class Version:
     timer_at: float | None = None
     retry_at: float | None = None
 
-    def pasted(self, epoch: int) -> None:
+    def pasted(self, epoch: Epoch) -> None:
         self.in_flight = False
         self.newest = epoch if self.newest is None else max(epoch, self.newest)
 
     def failed(self, now: float) -> None:
         self.in_flight = False
-        self.captured = -1 if self.newest is None else self.newest
+        self.captured = NO_EPOCH if self.newest is None else self.newest
         self.timer_at, self.retry_at = None, now + RETRY_S
 
 
@@ -199,13 +200,13 @@ class StageVersions:
         """``due`` is the newest version that could be captured; never one from before it began."""
         self._kept = role.start
         """The newest that is trimmed and whose state was kept."""
-        self._passed: set[int] = set()
+        self._passed: set[Epoch] = set()
         """Epochs after that whose state was not: unless the stage is at one of them, it is lost."""
         self.trimmed = role.start if role.trimmed is None else min(role.trimmed, role.start)
         self.at: dict[str, Version] = {}
         self.draining = False
 
-    def advance(self, *, committed: int | None = None, trimmed: int | None = None, version: bool = True) -> None:
+    def advance(self, *, committed: Epoch | None = None, trimmed: Epoch | None = None, version: bool = True) -> None:
         if committed is not None and committed > self.committed:
             self.committed = committed
             if not version and self.sweeping:
@@ -218,7 +219,7 @@ class StageVersions:
             self.due = max(self.due, newest)
             return
         while newest in self._passed:
-            newest -= 1
+            newest = before(newest)
         if newest > self._kept:
             self._kept = newest
             if self._passed:
@@ -230,12 +231,12 @@ class StageVersions:
         self.advance()
 
     def set_standbys(self, standbys: tuple[str, ...]) -> None:
-        self.at = {s: self.at.get(s) or Version(captured=-1) for s in standbys}
+        self.at = {s: self.at.get(s) or Version(captured=NO_EPOCH) for s in standbys}
 
     def acks(self) -> list[Effect]:
         """Acknowledge what became safe."""
         if self.at:
-            safe = min([-1 if version.newest is None else version.newest for version in self.at.values()])
+            safe = min([NO_EPOCH if version.newest is None else version.newest for version in self.at.values()])
         else:
             safe = min(self.committed, self.trimmed, self.due)
         if safe <= self.acked:

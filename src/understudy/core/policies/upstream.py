@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from understudy.core.acks import FINAL, Indicators
+from understudy.core.numbers import NO_EPOCH, Epoch, before
 from understudy.core.operators import duration
 from understudy.core.policies.base import (
     Acked,
@@ -132,11 +133,11 @@ class _Stage:
         self.levels: tuple[int, ...] = tuple(range(k))
         """Those that are passed on: FINAL only to inputs that are near. What came from elsewhere was done with when
         level K was reached."""
-        self.indicators = Indicators(role.inputs)
+        self.indicators: Indicators[Epoch] = Indicators(role.inputs)
         self.committed = role.start
         self.bounds = {level: role.start for level in (*range(k), FINAL)}
         """By level: what all consumers have acknowledged."""
-        self.acked: dict[tuple[str, int], int] = {}
+        self.acked: dict[tuple[str, int], Epoch] = {}
 
 
 class Replayable:
@@ -209,9 +210,9 @@ class Replayable:
             else:
                 up = FINAL if level + 1 == self.k else level + 1
             oldest = stage.indicators.cause(epoch, name)
-            if oldest is not None and oldest - 1 > stage.acked.get((name, up), -1):
-                stage.acked[name, up] = oldest - 1
-                acks.append(AckUpstream(stage.name, oldest - 1, up, name))
+            if oldest is not None and oldest - 1 > stage.acked.get((name, up), NO_EPOCH):
+                stage.acked[name, up] = done_with = before(oldest)
+                acks.append(AckUpstream(stage.name, done_with, up, name))
         return acks
 
     def safe(self) -> bool:
