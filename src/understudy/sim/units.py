@@ -165,8 +165,7 @@ class Unit(Member):
             resumed = beginning.resumed(copy.done, found)
             # What was on its way between stages of one unit is lost with them.
             alone = not any(i in self.shape.stages for i in shape.inputs)
-            acknowledged = self.world.acknowledged.get(name, NO_EPOCH)
-            if alone and not found.lost and resumed.epoch > max(copy.done, acknowledged):
+            if alone and not found.lost and resumed.epoch > max(copy.done, self.world.acknowledged.get(name, NO_EPOCH)):
                 self.world.violate(f"{name} goes on after {resumed.epoch}, which nobody has acknowledged")
             if not shape.needs_all_input:
                 at, first = resumed.epoch, after(resumed.epoch)
