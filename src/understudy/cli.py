@@ -356,7 +356,7 @@ def drill(
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_text(json.dumps(result, indent=2))
-    if result["verdict"] != result["expected"]:
+    if result["verdict"] not in ("precise", result["expected"]):  # what may lose rows need not
         raise DrillFailed(f"expected {result['expected']}, found {result['verdict']}; see {out}/report.html")
 
 
