@@ -8,7 +8,11 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly PYTEST=.venv/bin/pytest LONGEST=tests/hosts/test_operator_jobs.py
 readonly STARTING=(tests/unit tests/hosts "--ignore=$LONGEST")
-readonly COMPUTING=(tests/core tests/papers tests/sim tests/verify)
+COMPUTING=()
+for folder in tests/*/; do
+    [[ $folder =~ ^tests/(unit|hosts|e2e|__pycache__)/$ ]] || COMPUTING+=("${folder%/}")
+done
+readonly COMPUTING
 
 logs=$(mktemp -d)
 "$PYTEST" "${STARTING[@]}" >"$logs/starting" 2>&1 &
