@@ -16,12 +16,12 @@ setup: ## create or update .venv, check Java
 demo: setup ## run a job, kill a host, watch it go on
 	@$(BIN)/understudy demo $(ARGS)
 
-# With ARGS pytest runs once, in one lane.
+# With ARGS pytest runs in one lane.
 test: lint ## lint, types, then all tests
-	$(if $(ARGS),$(BIN)/pytest $(ARGS),tools/test.sh tests/unit tests/hosts tests/e2e)
+	$(if $(ARGS),$(BIN)/pytest $(ARGS),tools/test.sh tests/e2e)
 
 test-fast: setup ## only the tests that need no JVM
-	$(if $(ARGS),$(BIN)/pytest -m "not e2e" $(ARGS),tools/test.sh tests/unit tests/hosts)
+	$(if $(ARGS),$(BIN)/pytest -m "not e2e" $(ARGS),tools/test.sh)
 
 coverage: setup ## how much of core and runtime the tests without a JVM reach; fails below 98 % and 80 %
 	$(BIN)/python tools/measure_coverage.py $(ARGS)

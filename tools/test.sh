@@ -1,22 +1,31 @@
 #!/usr/bin/env bash
-# tools/test.sh [FOLDER ...]: tests in two lanes. Those that only compute, in virtual time or none, run at a low
-# priority on what the others leave of the processor; the others start processes, and wait for them most of the time.
-# The folders are those of the others. Exit status: 0 if everything passed.
+# tools/test.sh [FOLDER ...]: tests in three lanes side by side. Tests that start processes wait for them most of the
+# time, so there are two lanes of those; FOLDERs come at the end of the first, which is the one that is shown. Tests that
+# only compute, in virtual time or none, run at a low priority on what is left of the processor. The two other lanes are
+# shown when they are over. Exit status: 0 if everything passed.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-readonly PYTEST=.venv/bin/pytest
-readonly COMPUTING=(tests/core tests/papers tests/sim tests/verify)
+readonly PYTEST=.venv/bin/pytest LONGEST=tests/hosts/test_operator_jobs.py
+readonly STARTING=(tests/unit tests/hosts "--ignore=$LONGEST")
+COMPUTING=()
+for folder in tests/*/; do
+    [[ $folder =~ ^tests/(unit|hosts|e2e|__pycache__)/$ ]] || COMPUTING+=("${folder%/}")
+done
+readonly COMPUTING
 
-log=$(mktemp)
-nice -n 10 "$PYTEST" "${COMPUTING[@]}" >"$log" 2>&1 &
+logs=$(mktemp -d)
+"$PYTEST" "${STARTING[@]}" >"$logs/starting" 2>&1 &
+starting=$!
+nice -n 10 "$PYTEST" "${COMPUTING[@]}" >"$logs/computing" 2>&1 &
 computing=$!
-trap 'kill "$computing" 2>/dev/null; rm -f "$log"' EXIT
+trap 'kill "$starting" "$computing" 2>/dev/null; rm -rf "$logs"' EXIT
 
-"$PYTEST" "$@"
-processes_status=$?
-printf '\n%s\n' "Beside them: ${COMPUTING[*]}"
-wait "$computing"
-computing_status=$?
-cat "$log"
-exit $((processes_status || computing_status))
+status=0
+"$PYTEST" "$LONGEST" "$@" || status=1
+for lane in starting computing; do
+    printf '\nBeside it:\n'
+    wait "${!lane}" || status=1
+    cat "$logs/$lane"
+done
+exit "$status"

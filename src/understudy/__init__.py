@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from understudy import errors, sinks, sources
     from understudy.core.policies import ActiveStandby, Checkpoint, Hybrid, PassiveStandby, UpstreamBackup, auto, none
     from understudy.job import Job, Stream
+    from understudy.windowed.spans import rows, seconds
 
 __all__ = [
     "ActiveStandby",
@@ -23,13 +24,16 @@ __all__ = [
     "auto",
     "errors",
     "none",
+    "rows",
+    "seconds",
     "sinks",
     "sources",
 ]
 __version__ = "0.1.0"
 
 _POLICIES = ("ActiveStandby", "Checkpoint", "Hybrid", "PassiveStandby", "UpstreamBackup", "auto", "none")
-_HOMES = {"Job": "job", "Stream": "job", **dict.fromkeys(_POLICIES, "core.policies")}
+_SPANS = dict.fromkeys(("rows", "seconds"), "windowed.spans")
+_HOMES = {"Job": "job", "Stream": "job", **_SPANS, **dict.fromkeys(_POLICIES, "core.policies")}
 
 
 def __getattr__(name: str) -> Any:

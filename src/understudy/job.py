@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from understudy.core.policies import PassiveStandby, Policy, is_policy, none
 from understudy.core.topology import CycleError, StageShape, Topology, UnitShape
 from understudy.durations import seconds
 from understudy.errors import JobError
-from understudy.operators import Operator, checked
+from understudy.operators import Operator, checked, windowed
 from understudy.roles import ROLES, UnitRoles, given, policy_of
 from understudy.sinks import Sink
 from understudy.sources import AnySource, RecordedSource, Source, SparkSource
@@ -22,6 +23,9 @@ from understudy.sources import AnySource, RecordedSource, Source, SparkSource
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
+
+    from understudy.windowed.base import Windowed
+    from understudy.windowed.spans import Rows, Seconds
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 _MODES = (None, "append", "update", "complete")
@@ -79,6 +83,8 @@ class Job:
         self._assigned: dict[str, tuple[Policy | None, dict[str, Any], str]] = {}
         """By unit, what a roles file says instead: policy, roles, and the name of the file."""
         self._unit: str | None = None
+        self._reference = False
+        """It is run without failure, to compare with: nothing will get lost."""
 
     def source(
         self,
@@ -164,6 +170,87 @@ class Job:
 
         return decorate
 
+    def join(
+        self,
+        left_stream: Stream | str,
+        right_stream: Stream | str,
+        *,
+        on: str | Sequence[str],
+        left: Rows,
+        right: Rows,
+        suffix: str = "_right",
+        schema: Any = None,
+        name: str | None = None,
+        ha: Policy | None = None,
+        **roles: Any,
+    ) -> Stream:
+        """Rows of two streams that are equal in the columns ``on``, each within its window (``us.rows``); see
+        ``understudy.windowed.join``. ``schema``: of what comes of it, where an input's is not known before Spark runs;
+        ``roles``: as of an operator."""
+        from understudy.windowed.join import Join
+
+        make = partial(Join, on, left, right, suffix=suffix)
+        return self._windowed("join", (left_stream, right_stream), make, schema, name, ha, roles)
+
+    def aggregate(
+        self,
+        stream: Stream | str,
+        *,
+        by: str | Sequence[str],
+        window: Rows | Seconds,
+        late: float | str = 0,
+        schema: Any = None,
+        name: str | None = None,
+        ha: Policy | None = None,
+        roles: Mapping[str, Any] | None = None,
+        **outputs: tuple[str, str],
+    ) -> Stream:
+        """What comes of the newest rows of each key, or of those of the last seconds: ``mean=("speed", "mean")``; see
+        ``understudy.windowed.aggregate``. ``schema``, ``roles``: as of ``join``."""
+        from understudy.windowed.aggregate import Aggregate
+
+        make = partial(Aggregate, by, window, late=late, **outputs)
+        return self._windowed("aggregate", (stream,), make, schema, name, ha, dict(roles or {}))
+
+    def barrier(
+        self,
+        *streams: Stream | str,
+        schema: Any = None,
+        name: str | None = None,
+        ha: Policy | None = None,
+        **roles: Any,
+    ) -> Stream:
+        """The n-th row of every stream, as soon as all of them have one; see ``understudy.windowed.barrier``.
+        ``schema``, ``roles``: as of ``join``."""
+        from understudy.windowed.barrier import Barrier
+
+        return self._windowed("barrier", streams, partial(Barrier, len(streams)), schema, name, ha, roles)
+
+    def _windowed(
+        self,
+        kind: str,
+        inputs: Sequence[Stream | str],
+        make: Callable[[], Windowed],
+        schema: Any,
+        name: str | None,
+        ha: Policy | None,
+        roles: Mapping[str, Any],
+    ) -> Stream:
+        where = _caller(3)
+        names = tuple(self._stream_name(i, where) for i in inputs)
+        label = name or "_".join([kind, *names])
+        known = [self.stages[i].declared_schema() if i in self.stages else None for i in names]
+        try:
+            made = windowed(make, None if schema is not None and None in known else known, schema)
+        except (ValueError, TypeError) as error:
+            raise JobError(f"{where}: {kind} {label!r}: {error}") from None
+        unknown = set(roles) - {"host", "standbys", "state", "monitor"}
+        if unknown:
+            raise JobError(f"{where}: {kind} {label!r} got {', '.join(sorted(unknown))}, which it does not know")
+        asked = (roles.get("host"), roles.get("standbys", ()), roles.get("state"), roles.get("monitor"))
+        placed = _checked_roles(f"{where}: {kind} {label!r}", *asked)
+        return self._add(Stage(label, where, inputs=names, operator=made, ha=ha, roles=placed))
+
     def sink(self, stream: Stream | str, sink: Sink, *, name: str | None = None) -> None:
         """Send a stream out; see ``understudy.sinks``. A stream may have several sinks."""
         where = _caller()
@@ -242,7 +329,7 @@ class Job:
         for stage in self.stages.values():
             if (recorded / stage.name).is_dir():
                 stage.source = RecordedSource(str(recorded / stage.name))
-        self.ha = none
+        self.ha, self._reference = none, True
         self._units, self._assigned = {}, {}
         for stage in self.stages.values():
             stage.ha = stage.unit = None
@@ -290,7 +377,7 @@ class Job:
                 f"{first.where}: the job has a cycle: {error}; a stage cannot read, directly or through "
                 "others, what it writes. Remove one of these inputs."
             ) from None
-        for name, unit in found.spoiled():
+        for name, unit in [] if self._reference else found.spoiled():
             lossy = found.units[unit].policy.describe()
             raise JobError(
                 f"{self.stages[name].where}: {name!r} needs every row of its input, but unit {unit!r} may lose some "

@@ -14,17 +14,20 @@ The object lives in a process of its own beside the host, so that a crash, a lea
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from understudy.schemas import arrow_schema
+from understudy.windowed.base import Windowed
 
 
 @dataclass(frozen=True)
 class Operator:
-    cls: type
+    make: Callable[[], Any]
+    """Makes the object: usually its class."""
     schema: pa.Schema
     """Of what ``process`` returns."""
     stateless: bool = False
@@ -51,6 +54,20 @@ def checked(cls: Any, schema: Any, *, inputs: int, stateless: bool) -> Operator:
     if not isinstance(needs_all_input, bool):
         raise ValueError(f"{cls.__name__}.needs_all_input is {needs_all_input!r}; make it True or False")
     return Operator(cls, arrow_schema(schema), stateless, needs_all_input)
+
+
+def windowed(make: Callable[[], Windowed], inputs: Sequence[pa.Schema | None] | None, schema: Any) -> Operator:
+    """An operator with windows. ``inputs``: what it is given, where that is known; None: what comes of it fits
+    ``schema``, as far as anybody knows before it runs. Raises ValueError."""
+    made = make()
+    if inputs is None:
+        return Operator(make, arrow_schema(schema), needs_all_input=made.needs_all_input)
+    if None in inputs:
+        raise ValueError("the columns of an input are known to Spark only; say schema= what comes of it, as DDL")
+    found = made.schema(*inputs)
+    if schema is not None and arrow_schema(schema) != found:
+        raise ValueError(f"schema={schema!r} is not what comes of it: {found.to_string()}; leave it out")
+    return Operator(make, found, needs_all_input=made.needs_all_input)
 
 
 def _check_takes(cls: type, name: str, count: int, what: str) -> None:

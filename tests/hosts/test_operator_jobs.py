@@ -11,10 +11,12 @@ from typing import Any
 import psutil
 import pytest
 
-from understudy.core.policies import parse
+from understudy.core.policies import PassiveStandby, parse
 from understudy.drill import Drill
 from understudy.errors import StageFailed, UnderstudyError
+from understudy.runtime.messages import AwaitTurn, SwitchPolicy
 from understudy.runtime.session import LocalRun, wait_for
+from understudy.runtime.wire import Peer, Refusal
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -130,6 +132,40 @@ def test_policies_are_changed_while_hosts_die(tmp_path: Path) -> None:
         judged(drill)
 
 
+def test_what_a_unit_cannot_change_to_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    with LocalRun(write(tmp_path, PAIR), tmp_path / "state", hosts=2, fresh=True) as run:
+        run.coordinator.wait_until_running()
+        peer = Peer(run.coordinator.address, run.config.token)
+        for unit, policy, why in (
+            ("total", "none", "there is no unit 'total'; units are: rows, totals"),
+            ("rows", "none", "unit 'rows' has a source"),
+            ("totals", "hybris", "policies are: none, passive-standby"),
+            ("totals", "active-standby copies=3", "needs 3 hosts and 2 are there"),
+            ("totals", "upstream-backup", "stateless=True"),
+        ):
+            reply = peer.call(SwitchPolicy(unit, policy))
+            assert reply.refused == Refusal.POLICY and why in reply.text
+        assert peer.call(SwitchPolicy("totals", "active-standby")).answer.turning
+        assert peer.call(AwaitTurn("totals"), timeout_s=30).answer.text == "totals: now under active standby"
+        peer.close()
+
+
+def test_a_paused_primary_is_missed_and_welcomed_back_by_its_monitor(tmp_path: Path) -> None:
+    text = PAIR.replace('host="h2"', 'host="h2", monitor="h3"')
+    with Drill(write(tmp_path, text), tmp_path / "drill", hosts=3) as drill:
+        drill.settle(4)
+        drill.signal("totals", number=signal.SIGSTOP)
+        assert drill.harmed == ["h2"]
+        for kind in ("missed", "failed"):
+            drill.wait_event(kind, host="h2", by="h3")
+        drill.epochs(10)
+        assert drill.run.host_of("totals") == "h1"
+        drill.signal("h2", number=signal.SIGCONT)
+        drill.wait_event("answers", host="h2", by="h3")
+        drill.epochs(10)
+        judged(drill)
+
+
 def test_a_process_that_dies_on_a_living_host_costs_one_takeover_and_not_the_host(tmp_path: Path) -> None:
     with Drill(write(tmp_path, PAIR), tmp_path / "drill", hosts=3) as drill:
         drill.settle(10)
@@ -211,8 +247,11 @@ def test_an_object_that_has_forked_is_missed_all_the_same(tmp_path: Path) -> Non
 
 
 def test_a_stopped_job_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    """Cleanly, and after everybody was killed at once; the number of epochs is part of the state."""
-    job, folder = write(tmp_path, PAIR), tmp_path / "state"
+    """Cleanly, and after everybody was killed at once, under the policy that was chosen for it; the number of epochs is
+    part of the state."""
+    text = PAIR.replace('host="h2"', 'ha=us.auto(recovery_time="10s"), host="h2"')
+    job, folder = write(tmp_path, text), tmp_path / "state"
+    chosen = set()
 
     def newest() -> int:
         return max((int(p.parent.name[6:]) for p in (tmp_path / "out").glob("epoch=*/part-*")), default=-1)
@@ -222,6 +261,7 @@ def test_a_stopped_job_goes_on_where_it_stopped(tmp_path: Path) -> None:
         with LocalRun(job, folder, hosts=2, fresh=fresh) as run:
             wait_for(lambda: newest() >= goal, 30, f"epoch {goal}")
             run.wait(0)
+            chosen.add(run.coordinator.topology.units["totals"].policy)
             if kill:
                 for process in run.hosts.processes.values():
                     for each in [*process.children(recursive=True), process]:
@@ -232,6 +272,8 @@ def test_a_stopped_job_goes_on_where_it_stopped(tmp_path: Path) -> None:
     run_for(20, fresh=True)
     run_for(20, kill=True)
     run_for(20)
+    [policy] = chosen
+    assert isinstance(policy, PassiveStandby)
     import pyarrow.dataset as pads
 
     written = pads.dataset(tmp_path / "out", partitioning="hive").to_table(columns=["epoch", "epochs"])

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from understudy.core.numbers import Epoch
 from understudy.runtime import messages, wire
 from understudy.runtime.armed import ArmedQuery
-from understudy.runtime.operator_engine import Saves, cause_of
+from understudy.runtime.operator_engine import cause_of
 from understudy.runtime.operator_process import Died, OperatorProcess, Threw
+from understudy.runtime.operator_saves import Saves, State
 from understudy.runtime.rehearsal import sample
 from understudy.runtime.wire import Refusal
 
@@ -119,7 +120,7 @@ class ArmedOperator:
             if not self._abandoned:
                 self._keep(process, epoch)
 
-    def _saved(self) -> bytes | None:
+    def _saved(self) -> State | None:
         """What the object returned for the newest version."""
         version = self._store.newest()
         return None if version is None else Saves(self._store.state).read(version[0])

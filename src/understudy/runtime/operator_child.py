@@ -11,7 +11,9 @@ import pickle
 import signal
 import sys
 import threading
+import time
 import traceback
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from types import FunctionType, ModuleType
 from typing import Any
@@ -20,6 +22,7 @@ import pyarrow as pa
 from pyspark import cloudpickle
 
 from understudy.runtime.operator_wire import receive_tables, send_tables
+from understudy.windowed.base import Windowed
 
 REHEARSALS = 3
 
@@ -31,6 +34,7 @@ class Unfit(Exception):
 class Child:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._make: Callable[[], Any] = object
         self._object: Any = None
         self._schema: pa.Schema | None = None
 
@@ -57,9 +61,10 @@ class Child:
 
     def _on_make(self, pickled: bytes, schema: bytes) -> None:
         self._schema = pa.ipc.read_schema(pa.py_buffer(schema))
-        cls = pickle.loads(pickled)
-        stand_in_for_module_of(cls)
-        self._object = cls()
+        self._make = pickle.loads(pickled)
+        if isinstance(self._make, type):
+            stand_in_for_module_of(self._make)
+        self._object = self._make()
 
     def _on_process(self, *tables: pa.Table) -> pa.Table:
         assert self._schema is not None
@@ -67,11 +72,13 @@ class Child:
 
     def _on_rehearse(self, *tables: pa.Table) -> None:
         """With another object, which nobody will hear of again: what is called first is slow, imports for example."""
-        other = type(self._object)()
+        other = self._make()
         for _ in range(REHEARSALS):
             other.process(*tables)
 
-    def _on_save(self) -> bytes:
+    def _on_save(self) -> bytes | dict[str, bytes | None]:
+        if isinstance(self._object, Windowed):
+            return self._object.save(time.time())
         if not hasattr(self._object, "save"):
             return self._pickled()
         saved = self._object.save()
@@ -89,7 +96,15 @@ class Child:
                 "cannot be pickled out of its attributes"
             ) from error
 
-    def _on_restore(self, saved: bytes) -> None:
+    def _on_restore(self, saved: bytes | dict[str, bytes | None]) -> str | None:
+        """Returns what is to be told of it, if anything."""
+        if isinstance(saved, dict):
+            restored = self._object.restore(saved)
+            return restored.words if restored.damaged or restored.fresh or restored.parts else None
+        self._restore(saved)
+        return None
+
+    def _restore(self, saved: bytes) -> None:
         if hasattr(self._object, "restore"):
             self._object.restore(saved)
             return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import traceback
@@ -19,6 +18,7 @@ from understudy.runtime import blame, wire
 from understudy.runtime.arrow_types import collect
 from understudy.runtime.engine import EngineFailed
 from understudy.runtime.operator_process import Died, OperatorProcess, Threw, Unfit
+from understudy.runtime.operator_saves import Saves
 from understudy.runtime.spark import root_cause
 from understudy.runtime.spark_engine import SparkEngine
 from understudy.runtime.spark_files import Batch
@@ -31,59 +31,6 @@ if TYPE_CHECKING:
     from understudy.runtime.host import Host
     from understudy.runtime.shipping import Shipper
     from understudy.runtime.stage import RunningStage
-
-FOLDER = "operator"
-"""Of a checkpoint: ``operator/12`` is what the object's ``save`` returned after batch 12, which is an epoch as Spark's
-batches are (``RunningStage.base``): a state may go on at a later epoch than it was saved at."""
-KEPT = 2
-"""How many states are kept from before the trim point."""
-
-
-class Saves:
-    """The states of an object that were saved, by batch, as files in a stage's state folder."""
-
-    def __init__(self, state: Path) -> None:
-        self._folder = state / FOLDER
-        self._lock = threading.Lock()
-        self._sizes: dict[Batch, int] = {}
-        for path in self._folder.glob("*"):
-            if path.name.isdigit():
-                self._sizes[Batch(int(path.name))] = path.stat().st_size
-
-    def has(self, batch: Batch) -> bool:
-        return batch in self._sizes
-
-    def add(self, batch: Batch, saved: bytes) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        temporary = self._folder / f".{batch}"
-        temporary.write_bytes(saved)
-        os.rename(temporary, self._folder / str(batch))
-        with self._lock:
-            self._sizes[batch] = len(saved)
-
-    def read(self, batch: Batch) -> bytes | None:
-        return (self._folder / str(batch)).read_bytes() if self.has(batch) else None
-
-    def files_of(self, batch: Batch) -> dict[str, Path]:
-        if not self.has(batch):
-            raise FileNotFoundError(f"the state after batch {batch} was not saved")
-        return {f"{FOLDER}/{batch}": self._folder / str(batch)}
-
-    def size(self) -> int:
-        """Of the newest."""
-        with self._lock:
-            return self._sizes[max(self._sizes)] if self._sizes else 0
-
-    def trim(self, batch: Batch) -> None:
-        """Nobody will ask for an older state than the newest that is no newer than ``batch``. One more is kept: it may
-        be on its way."""
-        with self._lock:
-            old = sorted(b for b in self._sizes if b <= batch)[:-KEPT]
-            for each in old:
-                del self._sizes[each]
-        for each in old:
-            (self._folder / str(each)).unlink(missing_ok=True)
-
 
 class Living:
     """The object of a running stage, and the states of it that were saved."""

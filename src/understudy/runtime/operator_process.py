@@ -18,6 +18,7 @@ import pyarrow as pa
 from understudy.core.numbers import Epoch
 from understudy.errors import JobError
 from understudy.operators import Operator
+from understudy.runtime.operator_saves import State
 from understudy.runtime.operator_wire import receive_tables, send_tables
 
 
@@ -86,14 +87,15 @@ class OperatorProcess:
             self._send(("rehearse", len(tables)), tables)
             self._answer()
 
-    def save(self) -> bytes:
+    def save(self) -> State:
         """Nothing, of an object that keeps nothing."""
-        saved: bytes = b"" if self._stateless else self._ask("save")
+        saved: State = b"" if self._stateless else self._ask("save")
         return saved
 
-    def restore(self, saved: bytes) -> None:
-        if not self._stateless:
-            self._ask("restore", saved)
+    def restore(self, saved: State) -> str | None:
+        """Returns what is to be told of it, if anything."""
+        told: str | None = None if self._stateless else self._ask("restore", saved)
+        return told
 
     def make(self) -> None:
         """Wait until the object is there."""
@@ -159,7 +161,7 @@ def pickled(name: str, operator: Operator) -> bytes:
     from pyspark import cloudpickle
 
     try:
-        found: bytes = cloudpickle.dumps(operator.cls)  # type: ignore[no-untyped-call]
+        found: bytes = cloudpickle.dumps(operator.make)  # type: ignore[no-untyped-call]
         return found
     except Exception as error:
         raise JobError(

@@ -76,6 +76,10 @@ class Windowed(ABC):
         """One epoch's rows of every input. Returns what comes of them."""
 
     @abstractmethod
+    def schema(self, *inputs: pa.Schema) -> pa.Schema:
+        """Of what comes of rows like these. Raises ValueError."""
+
+    @abstractmethod
     def windows(self) -> Mapping[str, Window]:
         """What is to be saved, by a name that is part of every part's name. In the order of the inputs."""
 

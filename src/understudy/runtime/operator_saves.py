@@ -1,0 +1,114 @@
+"""The states of an operator's object that were saved, by batch, as files in a stage's state folder.
+
+What ``save`` returned is one file, ``operator/12``. An operator with windows saves part by part, and most of its parts
+are those of the save before: each part is a file of its own, named by the batch at which it was written, and
+``operator/12.parts`` lists those that are the state. So a checkpoint sends only what was written since the last one.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import msgspec
+
+FOLDER = "operator"
+"""Of a checkpoint. Numbers are batches, which are to epochs as Spark's are (``RunningStage.base``): a state may go on
+at a later epoch than it was saved at."""
+KEPT = 2
+"""How many states are kept from before the trim point."""
+_PARTS = ".parts"
+
+State = bytes | dict[str, bytes | None]
+"""What an object gave: in one piece, or by parts. A part without content is that of the save before, or is missing."""
+Listed = dict[str, str]
+"""Part -> its file."""
+
+
+class Saves:
+    def __init__(self, state: Path) -> None:
+        self._folder = state / FOLDER
+        self._lock = threading.Lock()
+        self._sizes: dict[int, int] = {}
+        self._listed: dict[int, Listed] = {}
+        """Those that were saved by parts."""
+        for path in self._folder.glob("*"):
+            number = path.name.removesuffix(_PARTS)
+            if not number.isdigit():
+                continue
+            if path.name != number:
+                self._listed[int(number)] = msgspec.json.decode(path.read_bytes(), type=Listed)
+            self._sizes[int(number)] = self._size(int(number))
+
+    def has(self, batch: int) -> bool:
+        return batch in self._sizes
+
+    def add(self, batch: int, saved: State) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        if isinstance(saved, bytes):
+            self._write(str(batch), saved)
+        else:
+            before = self._listed[max(self._listed)] if self._listed else {}
+            listed: Listed = {}
+            for part, content in saved.items():
+                listed[part] = before[part] if content is None else f"{batch}.{part}"
+                if content is not None:
+                    self._write(listed[part], content)
+            self._write(f"{batch}{_PARTS}", msgspec.json.encode(listed))
+            with self._lock:
+                self._listed[batch] = listed
+        size = self._size(batch)
+        with self._lock:
+            self._sizes[batch] = size
+
+    def _write(self, name: str, content: bytes) -> None:
+        temporary = self._folder / f".{name}"
+        temporary.write_bytes(content)
+        os.rename(temporary, self._folder / name)
+
+    def _size(self, batch: int) -> int:
+        return sum(path.stat().st_size for path in self._files(batch).values() if path.exists())
+
+    def read(self, batch: int) -> State | None:
+        if batch not in self._sizes:
+            return None
+        if batch not in self._listed:
+            return (self._folder / str(batch)).read_bytes()
+        return {part: self._content(file) for part, file in self._listed[batch].items()}
+
+    def _content(self, file: str) -> bytes | None:
+        try:
+            return (self._folder / file).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def files_of(self, batch: int) -> dict[str, Path]:
+        if not self.has(batch):
+            raise FileNotFoundError(f"the state after batch {batch} was not saved")
+        return self._files(batch)
+
+    def _files(self, batch: int) -> dict[str, Path]:
+        return {f"{FOLDER}/{name}": self._folder / name for name in self._names(batch)}
+
+    def size(self) -> int:
+        """Of the newest."""
+        with self._lock:
+            return self._sizes[max(self._sizes)] if self._sizes else 0
+
+    def trim(self, batch: int) -> None:
+        """Nobody will ask for an older state than the newest that is no newer than ``batch``. One more is kept: it may
+        be on its way."""
+        with self._lock:
+            old = sorted(b for b in self._sizes if b <= batch)[:-KEPT]
+            before = {name for each in old for name in self._names(each)}
+            for each in old:
+                del self._sizes[each]
+                self._listed.pop(each, None)
+            still = {name for each in self._sizes for name in self._names(each)}
+        for name in before - still:
+            (self._folder / name).unlink(missing_ok=True)
+
+    def _names(self, batch: int) -> list[str]:
+        listed = self._listed.get(batch)
+        return [str(batch)] if listed is None else [f"{batch}{_PARTS}", *listed.values()]
