@@ -18,7 +18,7 @@ from understudy.operators import checked
 from understudy.runtime import armed_operator, messages
 from understudy.runtime.armed_operator import ArmedOperator
 from understudy.runtime.checkpoints import CheckpointStore
-from understudy.runtime.operator_engine import FOLDER
+from understudy.runtime.operator_saves import FOLDER
 from understudy.runtime.session import wait_for
 
 ROWS = pa.table({"x": [1]})

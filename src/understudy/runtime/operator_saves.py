@@ -13,6 +13,8 @@ from pathlib import Path
 
 import msgspec
 
+from understudy.runtime.spark_files import Batch
+
 FOLDER = "operator"
 """Of a checkpoint. Numbers are batches, which are to epochs as Spark's are (``RunningStage.base``): a state may go on
 at a later epoch than it was saved at."""
@@ -30,21 +32,22 @@ class Saves:
     def __init__(self, state: Path) -> None:
         self._folder = state / FOLDER
         self._lock = threading.Lock()
-        self._sizes: dict[int, int] = {}
-        self._listed: dict[int, Listed] = {}
+        self._sizes: dict[Batch, int] = {}
+        self._listed: dict[Batch, Listed] = {}
         """Those that were saved by parts."""
         for path in self._folder.glob("*"):
             number = path.name.removesuffix(_PARTS)
             if not number.isdigit():
                 continue
+            batch = Batch(int(number))
             if path.name != number:
-                self._listed[int(number)] = msgspec.json.decode(path.read_bytes(), type=Listed)
-            self._sizes[int(number)] = self._size(int(number))
+                self._listed[batch] = msgspec.json.decode(path.read_bytes(), type=Listed)
+            self._sizes[batch] = self._size(batch)
 
-    def has(self, batch: int) -> bool:
+    def has(self, batch: Batch) -> bool:
         return batch in self._sizes
 
-    def add(self, batch: int, saved: State) -> None:
+    def add(self, batch: Batch, saved: State) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         if isinstance(saved, bytes):
             self._write(str(batch), saved)
@@ -67,10 +70,10 @@ class Saves:
         temporary.write_bytes(content)
         os.rename(temporary, self._folder / name)
 
-    def _size(self, batch: int) -> int:
+    def _size(self, batch: Batch) -> int:
         return sum(path.stat().st_size for path in self._files(batch).values() if path.exists())
 
-    def read(self, batch: int) -> State | None:
+    def read(self, batch: Batch) -> State | None:
         if batch not in self._sizes:
             return None
         if batch not in self._listed:
@@ -83,12 +86,12 @@ class Saves:
         except FileNotFoundError:
             return None
 
-    def files_of(self, batch: int) -> dict[str, Path]:
+    def files_of(self, batch: Batch) -> dict[str, Path]:
         if not self.has(batch):
             raise FileNotFoundError(f"the state after batch {batch} was not saved")
         return self._files(batch)
 
-    def _files(self, batch: int) -> dict[str, Path]:
+    def _files(self, batch: Batch) -> dict[str, Path]:
         return {f"{FOLDER}/{name}": self._folder / name for name in self._names(batch)}
 
     def size(self) -> int:
@@ -96,7 +99,7 @@ class Saves:
         with self._lock:
             return self._sizes[max(self._sizes)] if self._sizes else 0
 
-    def trim(self, batch: int) -> None:
+    def trim(self, batch: Batch) -> None:
         """Nobody will ask for an older state than the newest that is no newer than ``batch``. One more is kept: it may
         be on its way."""
         with self._lock:
@@ -109,6 +112,6 @@ class Saves:
         for name in before - still:
             (self._folder / name).unlink(missing_ok=True)
 
-    def _names(self, batch: int) -> list[str]:
+    def _names(self, batch: Batch) -> list[str]:
         listed = self._listed.get(batch)
         return [str(batch)] if listed is None else [f"{batch}{_PARTS}", *listed.values()]
