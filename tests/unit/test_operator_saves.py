@@ -1,0 +1,61 @@
+"""States of an object as files: in one piece, or part by part."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from understudy.runtime.operator_saves import Saves
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in (folder / "operator").iterdir()}
+
+
+def test_a_part_that_has_not_changed_is_the_file_of_the_save_before(tmp_path: Path) -> None:
+    saves = Saves(tmp_path)
+    saves.add(3, {"head": b"h3", "a": b"a3", "b": b"b3"})
+    saves.add(7, {"head": b"h7", "a": None, "c": b"c7"})
+    assert saves.read(3) == {"head": b"h3", "a": b"a3", "b": b"b3"}
+    assert saves.read(7) == {"head": b"h7", "a": b"a3", "c": b"c7"}
+    new = set(saves.files_of(7)) - set(saves.files_of(3))
+    assert new == {"operator/7.parts", "operator/7.head", "operator/7.c"}
+    assert saves.size() == sum(path.stat().st_size for path in saves.files_of(7).values())
+
+
+def test_what_a_newer_state_still_has_outlives_the_older_one(tmp_path: Path) -> None:
+    saves = Saves(tmp_path)
+    saves.add(1, {"a": b"1", "b": b"1"})
+    for batch in (2, 3, 4):
+        saves.add(batch, {"a": None, "b": b"x" * batch})
+    saves.trim(4)
+    assert names(tmp_path) == {"1.a", "3.b", "4.b", "3.parts", "4.parts"}
+    assert saves.read(4) == {"a": b"1", "b": b"xxxx"}
+    assert not saves.has(2)
+
+
+def test_somebody_else_goes_on_with_the_files(tmp_path: Path) -> None:
+    Saves(tmp_path).add(5, {"a": b"5", "b": b"5"})
+    saves = Saves(tmp_path)
+    saves.add(9, {"a": None, "b": b"9"})
+    assert Saves(tmp_path).read(9) == {"a": b"5", "b": b"9"}
+
+
+def test_a_part_whose_file_is_gone_is_missing(tmp_path: Path) -> None:
+    saves = Saves(tmp_path)
+    saves.add(5, {"a": b"5", "b": b"5"})
+    (tmp_path / "operator" / "5.b").unlink()
+    assert saves.read(5) == {"a": b"5", "b": None}
+
+
+def test_a_state_in_one_piece_is_one_file(tmp_path: Path) -> None:
+    saves = Saves(tmp_path)
+    for batch in range(5):
+        saves.add(batch, bytes([batch]))
+    saves.trim(3)
+    assert names(tmp_path) == {"2", "3", "4"}
+    assert saves.files_of(4) == {"operator/4": tmp_path / "operator" / "4"}
+    with pytest.raises(FileNotFoundError):
+        saves.files_of(9)
+    assert saves.read(9) is None
