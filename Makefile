@@ -5,7 +5,7 @@ ARGS ?=
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast coverage drills compat oldest bench-failover bench-latency bench-throughput bench-policies bench-auto bench-operators bench-simulator soak soak-kills fuzz lab lint clean
+.PHONY: help setup demo test test-fast coverage drills compat oldest bench-failover bench-latency bench-throughput bench-policies bench-auto bench-operators bench-windows bench-simulator soak soak-kills fuzz lab lint clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
@@ -66,6 +66,9 @@ fuzz: setup ## 100,000 random fault schedules in virtual time, and a crash at ev
 lab: setup ## the papers' experiments beside the papers' values
 	$(BIN)/understudy lab hwang $(ARGS)
 	$(BIN)/understudy lab gu $(ARGS)
+
+bench-windows: setup ## operators with windows: rows per second, and what their checkpoints write
+	$(BIN)/python benchmarks/windows.py $(ARGS)
 
 bench-simulator: setup ## simulated events per second on one core
 	$(BIN)/python benchmarks/simulator.py $(ARGS)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from understudy.core.landed import Known
 from understudy.core.preserving import Preserving
 from understudy.sim.disks import Version
 from understudy.sim.faults import ALL_KILLED, POISON, STOP, THROW, Fault, Saboteur
@@ -97,8 +98,10 @@ def test_one_standby_of_two_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> No
 def test_rows_that_are_not_kept_until_they_are_trimmed_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The source dies together with a stage that has to go back."""
 
-    def newest_only(epoch: int, state: tuple[int, ...], first: int, output: tuple[int, ...]) -> Version:
-        return Version(epoch, state, epoch, output[-1:])
+    def newest_only(
+        epoch: int, state: tuple[int, ...], first: int, output: tuple[int, ...], landed: Known
+    ) -> Version:
+        return Version(epoch, state, epoch, output[-1:], landed=landed)
 
     job = preserved("sweeping-2")
     assert complaints(job, "several killed", stories=20, pick=0) == []
