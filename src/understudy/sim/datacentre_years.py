@@ -160,7 +160,7 @@ class Years:
 
     def _takeover_s(self, unit: Unit, old: UnitPlan) -> float:
         setting, policy, start = self.setting, unit.shape.policy, unit.plan.start
-        if start != "held":
+        if start not in ("held", "saved"):
             return setting.replay_s if start == "replay" else setting.none_s
         if unit.plan.primary not in old.ready:
             return setting.passive_s  # a host that has returned to its own state
@@ -206,6 +206,8 @@ class Years:
             self.repeated += setting.rows_per_s * setting.window_s
         elif unit.copies.get(host.name, (-1, -1))[0] != host.disk:
             lost = True
+        elif start == "saved":  # half an interval old, on average, and what came since is not in it
+            self.passed_by += setting.rows_per_s * getattr(policy, "every_s", 0.0) / 2
         elif not policy.standby_runs:  # the checkpoint is half an interval old, on average
             self.repeated += setting.rows_per_s * getattr(policy, "every_s", 0.0) / 2
         if lost:
