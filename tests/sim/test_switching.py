@@ -16,7 +16,6 @@ from understudy.sim.checks import judge
 from understudy.sim.copies import Copy
 from understudy.sim.faults import SWITCH, Saboteur, Switching
 from understudy.sim.fuzz import (
-    POLICIES,
     SHAPES,
     Story,
     finish,
@@ -28,7 +27,7 @@ from understudy.sim.fuzz import (
     uniform,
 )
 from understudy.sim.nodes import Conditions, World
-from understudy.sim.steps import KEPT, TURNS, Place, crash_everywhere
+from understudy.sim.steps import KEPT, POLICIES, TURNS, Place, crash_everywhere
 from understudy.sim.units import Unit
 
 AT = 1.0
