@@ -239,14 +239,15 @@ class Job:
         where = _caller(3)
         names = tuple(self._stream_name(i, where) for i in inputs)
         label = name or "_".join([kind, *names])
+        for unknown in (i for i in names if i not in self.stages and schema is None):
+            raise JobError(f"{where}: {kind} of unknown stream {unknown!r}; streams so far: {self._known()}")
         known = [self.stages[i].declared_schema() if i in self.stages else None for i in names]
         try:
             made = windowed(make, None if schema is not None and None in known else known, schema)
         except (ValueError, TypeError) as error:
             raise JobError(f"{where}: {kind} {label!r}: {error}") from None
-        unknown = set(roles) - {"host", "standbys", "state", "monitor"}
-        if unknown:
-            raise JobError(f"{where}: {kind} {label!r} got {', '.join(sorted(unknown))}, which it does not know")
+        for strange in sorted(set(roles) - {"host", "standbys", "state", "monitor"}):
+            raise JobError(f"{where}: {kind} {label!r} got {strange}=, which it does not know")
         asked = (roles.get("host"), roles.get("standbys", ()), roles.get("state"), roles.get("monitor"))
         placed = _checked_roles(f"{where}: {kind} {label!r}", *asked)
         return self._add(Stage(label, where, inputs=names, operator=made, ha=ha, roles=placed))

@@ -77,6 +77,8 @@ class Aggregate(Windowed):
     def schema(self, given: pa.Schema) -> pa.Schema:
         """Of what comes of rows like these. Raises ValueError."""
         for name in self._inner.needed:
+            if name not in given.names and name == TIME_COLUMN:
+                raise ValueError(f"say which column has the times, as in us.seconds(20, of='at'): one of {given.names}")
             if name not in given.names:
                 raise ValueError(f"aggregate needs a column {name!r}; the input has only {given.names}")
         self._inner.check(given)

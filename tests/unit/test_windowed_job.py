@@ -1,0 +1,84 @@
+"""Operators with windows, as a job file writes them: what they make is known, and mistakes show where they are made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import understudy as us
+from understudy.errors import JobError
+
+
+def two() -> tuple[us.Job, us.Stream, us.Stream]:
+    job = us.Job("windowed")
+    made = (job.source(name, us.sources.rate(rows_per_second=1, keys=1)) for name in ("a", "b"))
+    return (job, *made)  # type: ignore[return-value]
+
+
+def test_what_comes_of_them_is_known_before_anything_runs() -> None:
+    job, a, b = two()
+    pairs = job.join(a, b, on="road", left=us.rows(100), right=us.rows(0))
+    tops = job.aggregate(pairs, by="road", window=us.rows(10, per="road"), top=("speed", "max"), name="tops")
+    both = job.barrier(a, tops)
+    schemas = {name: stage.declared_schema() for name, stage in job.stages.items()}
+    assert schemas[pairs.name].names == ["id", "road", "speed", "id_right", "speed_right"]
+    assert schemas["tops"].types == [schemas["a"].field(name).type for name in ("road", "speed")]
+    assert schemas[both.name].names == ["id", "road", "speed", "road_2", "top"]
+    assert [job.stages[s.name].needs_all_input for s in (pairs, tops, both)] == [False, False, True]
+
+
+WRONG: dict[str, tuple[Callable[[us.Job, us.Stream, us.Stream], Any], str]] = {
+    "column": (lambda j, a, b: j.join(a, b, on="x", left=us.rows(9), right=us.rows(0)), "no such column"),
+    "nothing kept": (lambda j, a, b: j.join(a, b, on="road", left=us.rows(0), right=us.rows(0)), "keeps no row of either"),
+    "group": (lambda j, a, b: j.join(a, b, on="road", left=us.rows(9, group=10), right=us.rows(0)), "choose 1 to 9"),
+    "window 0": (lambda j, a, b: j.aggregate(a, by="road", window=us.rows(0), n=("*", "count")), "nothing to add up"),
+    "function": (lambda j, a, b: j.aggregate(a, by="road", window=us.rows(5), m=("speed", "mode")), "the functions are"),
+    "times": (lambda j, a, b: j.aggregate(a, by="road", window=us.seconds(5), n=("*", "count")), "of='at'"),
+    "one input": (lambda j, a, b: j.barrier(a), "must be 2 or more"),
+    "role": (lambda j, a, b: j.barrier(a, b, hots="h1"), "got hots="),
+    "stream": (lambda j, a, b: j.barrier(a, "c"), "unknown stream 'c'; streams so far: a, b"),
+    "schema": (lambda j, a, b: j.barrier(a, b, schema="x long"), "leave it out"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", WRONG)
+def test_mistakes_are_told_with_what_to_do(mistake: str) -> None:
+    call, words = WRONG[mistake]
+    with pytest.raises((JobError, ValueError), match=words):
+        call(*two())
+
+
+def test_a_barrier_is_not_behind_what_may_lose_rows() -> None:
+    job, a, b = two()
+
+    @job.operator(a, schema="id long", ha=us.Checkpoint())
+    class Some:
+        def process(self, a: pa.Table) -> pa.Table:
+            return a.select(["id"])
+
+    job.sink(job.barrier(Some, b, ha=us.Checkpoint()), us.sinks.console())
+    with pytest.raises(JobError, match="needs every row of its input, but unit 'Some' may lose some"):
+        job.check_ends()
+
+
+def test_a_class_says_of_itself_that_it_needs_all_input() -> None:
+    job, a, _ = two()
+
+    @job.operator(a, schema="id long")
+    class Picky:
+        needs_all_input = True
+
+        def process(self, a: pa.Table) -> pa.Table:
+            return a.select(["id"])
+
+    assert job.stages["Picky"].needs_all_input
+    with pytest.raises(JobError, match="needs_all_input is 'yes'; make it True or False"):
+        job.operator(a, schema="id long", name="other")(type("Odd", (Passing,), {"needs_all_input": "yes"}))
+
+
+class Passing:
+    def process(self, a: pa.Table) -> pa.Table:
+        return a
