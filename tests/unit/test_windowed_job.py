@@ -32,10 +32,10 @@ def test_what_comes_of_them_is_known_before_anything_runs() -> None:
 
 WRONG: dict[str, tuple[Callable[[us.Job, us.Stream, us.Stream], Any], str]] = {
     "column": (lambda j, a, b: j.join(a, b, on="x", left=us.rows(9), right=us.rows(0)), "no such column"),
-    "nothing kept": (lambda j, a, b: j.join(a, b, on="road", left=us.rows(0), right=us.rows(0)), "keeps no row of either"),
+    "nothing": (lambda j, a, b: j.join(a, b, on="road", left=us.rows(0), right=us.rows(0)), "keeps no row of either"),
     "group": (lambda j, a, b: j.join(a, b, on="road", left=us.rows(9, group=10), right=us.rows(0)), "choose 1 to 9"),
     "window 0": (lambda j, a, b: j.aggregate(a, by="road", window=us.rows(0), n=("*", "count")), "nothing to add up"),
-    "function": (lambda j, a, b: j.aggregate(a, by="road", window=us.rows(5), m=("speed", "mode")), "the functions are"),
+    "function": (lambda j, a, b: j.aggregate(a, by="road", window=us.rows(5), m=("speed", "mode")), "functions are"),
     "times": (lambda j, a, b: j.aggregate(a, by="road", window=us.seconds(5), n=("*", "count")), "of='at'"),
     "one input": (lambda j, a, b: j.barrier(a), "must be 2 or more"),
     "role": (lambda j, a, b: j.barrier(a, b, hots="h1"), "got hots="),
