@@ -147,6 +147,7 @@ def test_nothing_is_lost_or_repeated_between_a_users_own_source_and_sink(tmp_pat
         for stage, seen in (("Total", 10), ("cars", 30)):
             wait_for(lambda seen=seen: len(totals()) >= seen, 30, f"{seen} results")  # type: ignore[misc]
             run.wait(0)
+            wait_for(lambda: all(u.ready for u in run.coordinator.failover.plan.units.values()), 30, "standbys")
             run.hosts.signal(run.host_of(stage), signal.SIGKILL)
         wait_for(lambda: len(totals()) >= len(expected), 30, "all results")
         run.wait(0.5)

@@ -87,6 +87,7 @@ def taken_over(armed: ArmedOperator, *, mended: bool = False) -> int:
     armed.abandon()
     with armed.lock:
         process, caught_up = armed.take(), armed.catch_up()
+        armed._store.forget()  # the files are the running stage's from here on
         caught_up(mended)
     assert process is not None
     number: int = process.process([ROWS])["number"][0].as_py()
@@ -155,6 +156,7 @@ def test_a_takeover_to_a_state_that_cannot_be_restored_leaves_no_process(
         armed.abandon()
     with armed.lock:
         process, caught_up = armed.take(), armed.catch_up()
+        armed._store.forget()
         caught_up(False)
     assert process is not None and not process.lives
 

@@ -196,6 +196,7 @@ class ArmedOperator:
 
     def catch_up(self) -> Callable[[bool], None]:
         process, versions = self.take(), self._store.versions()
+        newest = self._store.newest()  # now: the store is about to forget what it holds
 
         def caught_up(mended: bool) -> None:
             if process is None or not versions:
@@ -203,7 +204,10 @@ class ArmedOperator:
             with self._acting:  # what is under way ends first; nothing comes after it
                 if process.version == versions[-1] and not mended:
                     return
-                saved = self._saved()
+                if newest is None:
+                    process.end()  # nobody knows what it should be at
+                    return
+                saved = Saves(self._store.state).read(newest[0])
                 try:
                     if saved is not None:
                         process.restore(saved)
