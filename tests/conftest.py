@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import psutil
 import pytest
@@ -10,6 +11,15 @@ from hypothesis import settings
 
 settings.register_profile("ci", deadline=None, print_blob=True)
 settings.load_profile("ci")
+
+
+def pytest_configure() -> None:
+    """Told to end, as by tools/test.sh when it is interrupted, tests end what they have started, as after Ctrl-C."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -19,7 +19,12 @@ logs=$(mktemp -d)
 starting=$!
 nice -n 10 "$PYTEST" "${COMPUTING[@]}" >"$logs/computing" 2>&1 &
 computing=$!
-trap 'kill "$starting" "$computing" 2>/dev/null; rm -rf "$logs"' EXIT
+end() { # what is under way ends what it has started, and is waited for
+    kill "$starting" "$computing" 2>/dev/null
+    wait
+    rm -rf "$logs"
+}
+trap end EXIT
 
 status=0
 "$PYTEST" "$LONGEST" "$@" || status=1
