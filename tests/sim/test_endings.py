@@ -365,3 +365,9 @@ def test_a_throw_that_nobody_hears_of_is_caught(monkeypatch: pytest.MonkeyPatch)
     assert any("no progress" in text for text in complaints(job, Fault(THROW, 0.8, 1.5, 0), stories=3))
 
 
+
+
+def test_a_stage_that_begins_anew_while_the_job_is_stopped_comes_to_its_end() -> None:
+    """Found by the fuzzer: without protection it began after the newest epoch of one input, beyond the last that its
+    other input would ever make, and there was no state of the epoch that it was asked to end at."""
+    assert play(3_009_636).wrong == []

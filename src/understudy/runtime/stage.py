@@ -404,6 +404,7 @@ class RunningStage(Primary):
                 return False
             if left is Ending.KEPT:
                 return self.keepers[0].drained()
+            final = max(final, self.committed)  # begun without state, it may have left out what was never made
         if not (self.folder / "self" / "manifests" / f"{final}.json").exists():
             store = CheckpointStore(self.folder / "self", clear=True)
             try:

@@ -285,7 +285,12 @@ def play(seed: int, *, tell: bool = False) -> Story:
     world = World(job, hosts=hosts, seed=world_seed, conditions=conditions)
     if tell:
         world.story = story.told
-    finish_and_judge(world, Saboteur(world, faults, switches), story)
+    try:
+        finish_and_judge(world, Saboteur(world, faults, switches), story)
+    except Exception as error:  # one story that cannot be told to its end does not end all the others
+        if tell:
+            raise
+        story.wrong = [f"{type(error).__name__}: {error or 'see its story'}"]
     return story
 
 

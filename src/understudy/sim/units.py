@@ -354,6 +354,7 @@ class Unit(Member):
             case Ending.KEPT:
                 return self.keepers[0].drained()
             case Ending.OWN:
+                final = max(final, copy.done)  # begun without state, it may have left out what was never made
                 held = self.host.disk.newest(copy.name)
                 if held is not None and held.epoch == final:
                     return True
