@@ -371,3 +371,9 @@ def test_a_stage_that_begins_anew_while_the_job_is_stopped_comes_to_its_end() ->
     """Found by the fuzzer: without protection it began after the newest epoch of one input, beyond the last that its
     other input would ever make, and there was no state of the epoch that it was asked to end at."""
     assert play(3_009_636).wrong == []
+
+
+def test_a_stage_whose_consumer_ends_earlier_comes_to_its_own_end() -> None:
+    """Found by the fuzzer: the sources of a join had stopped at different epochs, and the stage before it waited for
+    the join to take what it had made, which the join never would."""
+    assert play(3_001_747).wrong == []

@@ -38,6 +38,13 @@ def lead_for(detection_s: float, epoch_s: float) -> int:
     return math.ceil(detection_s / epoch_s) + LEAD_SPARE
 
 
+def has_room(ahead: int, *, draining: bool) -> bool:
+    """Whether a stage that is so many epochs ahead of its slowest consumer may make one more. While the job is being
+    stopped it may in any case: its consumer may have come to its own end, which another of its inputs has set, and will
+    never ask again. There are no more epochs to come than there are."""
+    return draining or ahead < AHEAD_MAX
+
+
 @dataclass(slots=True)
 class Progress:
     """How far one consumer is."""

@@ -30,7 +30,7 @@ from understudy.core.pacing import Pace
 from understudy.core.plans import UnitPlan
 from understudy.core.policies import Policy, base
 from understudy.core.policies.upstream import Row
-from understudy.core.queue import AHEAD_MAX
+from understudy.core.queue import has_room
 from understudy.runtime import messages
 from understudy.runtime.checkpoints import CheckpointStore
 from understudy.runtime.engine import EngineFailed
@@ -291,7 +291,7 @@ class RunningStage(Primary):
 
     def _may_run(self, epoch: Epoch) -> bool:
         arrived = not self.paused_by and all(inlet.received >= epoch for inlet in self.inlets.values())
-        return arrived and (not self.primary or self.output.queue.ahead < AHEAD_MAX)
+        return arrived and (not self.primary or has_room(self.output.queue.ahead, draining=self.host.draining))
 
     # -- protocol ---------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from understudy.core.numbers import FIRST_EPOCH, Epoch, after, between
 from understudy.core.pacing import Asking, Pace
 from understudy.core.policies import base
 from understudy.core.policies.upstream import Row
-from understudy.core.queue import AHEAD_MAX, READ_AHEAD, OutputQueue, lead_for
+from understudy.core.queue import READ_AHEAD, OutputQueue, has_room, lead_for
 from understudy.core.windows import Windows
 from understudy.sim.disks import Version
 from understudy.sim.model import EMPTY, State
@@ -196,8 +196,10 @@ class Copy:
         for received in self.received.values():
             if received < epoch:
                 return
-        if self.unit.primary and (self.output.queue.ahead >= AHEAD_MAX or not self._in_step(epoch)):
-            return
+        if self.unit.primary:
+            room = has_room(self.output.queue.ahead, draining=self.host.draining)
+            if not room or not self._in_step(epoch):
+                return
         self.busy = True
         self.host.living.after(self.world.conditions.process_s, self._finish, epoch)
         if self._asking:

@@ -129,7 +129,11 @@ class Host(Node):
 
     def drain(self, question: draining.Question) -> None:
         """The job is being stopped: how far are those that this host leads?"""
-        self.draining = True
+        if not self.draining:
+            self.draining = True
+            for unit in self.units.values():
+                for copy in unit.copies.values() if isinstance(unit, Unit) else ():
+                    copy.try_run()  # what waited for room need not any more
         led = [unit for unit in self.units.values() if unit.primary and not unit.fenced]
         sources = [unit for unit in led if isinstance(unit, SourceUnit | PreservedSource)]
         ends = {unit.stage: (unit.generation, unit.begun) for unit in sources}
