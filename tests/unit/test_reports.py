@@ -41,7 +41,8 @@ def told(host: Host, *units: str, handler) -> list[str]:
             taken.append(report.what().unit)
         return answer
 
-    server = Server(host.config.coordinator, TOKEN, Service({messages.Report: on_report}))
+    calls = {messages.Report: on_report, messages.Join: lambda call, body: None}
+    server = Server(host.config.coordinator, TOKEN, Service(calls))
     try:
         host.membership.begin()
         for unit in units:
