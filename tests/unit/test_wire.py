@@ -214,6 +214,18 @@ def test_several_threads_share_a_peer(peer: Peer) -> None:
     assert answers == {n: n for n in range(16)}
 
 
+def test_a_server_that_was_shut_down_leaves_the_next_one_alone() -> None:
+    """Arrow's server ends a little after it says so, and closed what had become the socket of the next."""
+    for _ in range(60):
+        server = Server("127.0.0.1:0", "secret", SERVICE)
+        peer = Peer(server.address, "secret")
+        try:
+            assert peer.call(Plain()).answer
+        finally:
+            peer.close()
+            server.shutdown()
+
+
 def test_a_peer_that_is_not_there_raises() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound, not listening: nobody answers, and nobody else can have it

@@ -338,6 +338,12 @@ class Server(flight.FlightServerBase):
         self._thread = threading.Thread(target=self.serve, name="flight", daemon=True)
         self._thread.start()
 
+    def shutdown(self) -> None:
+        """Returns when nothing of it is left. What is still ending could close the socket of this process's next server
+        (Arrow 26: one time in thirty)."""
+        super().shutdown()
+        self._thread.join()
+
     def do_action(self, context: Any, action: flight.Action) -> list[bytes]:
         if action.type not in self._service.calls:
             raise flight.FlightServerError(f"unknown call {action.type!r}")
