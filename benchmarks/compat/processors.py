@@ -341,7 +341,20 @@ def seldom_with_state(rare):
     )
 
 
+PLACES = {"host": "h2", "standbys": ["h1"]}
+newest_of_each_key = job.aggregate(
+    positions, by="road", window=us.rows(50, group="auto", per="road"), engine="spark", name="newest_of_each_key",
+    roles=PLACES, cars=("*", "count"), mean=("speed", "mean"), slowest=("speed", "min"), last=("id", "last"),
+)  # fmt: skip
+pairs_of_each_key = job.join(
+    positions, rare, on="road", left=us.rows(20, group=4, per="road"), right=us.rows(3, per="road"), engine="spark",
+    name="pairs_of_each_key", **PLACES,
+)  # fmt: skip
+
+
 for shape in (
+    newest_of_each_key,
+    pairs_of_each_key,
     pandas_with_state,
     pandas_with_event_time_timeout,
     pandas_with_processing_time_timeout,

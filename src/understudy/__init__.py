@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from understudy import errors, sinks, sources
     from understudy.core.policies import ActiveStandby, Checkpoint, Hybrid, PassiveStandby, UpstreamBackup, auto, none
-    from understudy.job import Job, Stream
+    from understudy.job import Job
+    from understudy.stages import Stream
     from understudy.windowed.spans import rows, seconds
 
 __all__ = [
@@ -33,7 +34,7 @@ __version__ = "0.1.0"
 
 _POLICIES = ("ActiveStandby", "Checkpoint", "Hybrid", "PassiveStandby", "UpstreamBackup", "auto", "none")
 _SPANS = dict.fromkeys(("rows", "seconds"), "windowed.spans")
-_HOMES = {"Job": "job", "Stream": "job", **_SPANS, **dict.fromkeys(_POLICIES, "core.policies")}
+_HOMES = {"Job": "job", "Stream": "stages", **_SPANS, **dict.fromkeys(_POLICIES, "core.policies")}
 
 
 def __getattr__(name: str) -> Any:

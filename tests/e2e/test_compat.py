@@ -93,14 +93,23 @@ def windows(positions):
     timed.createOrReplaceTempView("timed")
     return timed.sparkSession.sql("SELECT window(at, '4 seconds') w, count(*) n FROM timed GROUP BY 1")
 
-for stage in (labels, names, tallies, windows):
+fast = job.aggregate(  # of the newest 30 rows of every road, on Spark
+    positions, by="road", window=us.rows(30, group=8), engine="spark", name="fast",
+    roles={"host": "h2", "standbys": ["h1"]},
+    mean=("speed", "mean"), top=("speed", "max"), last=("id", "last"),
+)
+
+for stage in (labels, names, tallies, windows, fast):
     job.sink(stage, us.sinks.parquet("out/ordinary/" + stage.name))
 '''
+
+
+SHAPES = ("labels", "names", "tallies", "windows", "fast")
 
 
 def test_ordinary_pyspark_is_the_same_after_a_kill(tmp_path: Path) -> None:
     (tmp_path / "helpers.py").write_text(HELPERS)
     (tmp_path / "ordinary.py").write_text(JOB)
     found = shapes(tmp_path / "ordinary.py", tmp_path / "out")
-    assert {result["name"] for result in found} == {f"ordinary/{n}" for n in ("labels", "names", "tallies", "windows")}
+    assert {result["name"] for result in found} == {f"ordinary/{n}" for n in SHAPES}
     assert all(map(good, found)), found

@@ -12,7 +12,7 @@ import understudy as us
 from understudy.core.policies import Policy
 from understudy.core.topology import StageShape, Topology, UnitShape
 from understudy.errors import JobError
-from understudy.job import Stream
+from understudy.stages import Stream
 
 CARS = us.sources.rate(10)
 

@@ -40,6 +40,8 @@ WRONG: dict[str, tuple[Callable[[us.Job, us.Stream, us.Stream], Any], str]] = {
     "one input": (lambda j, a, b: j.barrier(a), "must be 2 or more"),
     "role": (lambda j, a, b: j.barrier(a, b, hots="h1"), "got hots="),
     "stream": (lambda j, a, b: j.barrier(a, "c"), "unknown stream 'c'; streams so far: a, b"),
+    "engine": (lambda j, a, b: j.join(a, b, on="road", left=us.rows(9), right=us.rows(0), engine="spark"), "one order"),
+    "engines": (lambda j, a, b: j.aggregate(a, by="road", window=us.rows(5), m=("id", "max"), engine="x"), "engine='x'"),
     "schema": (lambda j, a, b: j.barrier(a, b, schema="x long"), "leave it out"),
 }  # fmt: skip
 
@@ -49,6 +51,26 @@ def test_mistakes_are_told_with_what_to_do(mistake: str) -> None:
     call, words = WRONG[mistake]
     with pytest.raises((JobError, ValueError), match=words):
         call(*two())
+
+
+def test_windows_per_key_behind_a_query_are_a_query() -> None:
+    """Elsewhere they are operators: a job without queries needs no JVM."""
+    job, a, b = two()
+
+    @job.stage(a)
+    def fast(a):  # type: ignore[no-untyped-def]
+        return a
+
+    window, whole = us.rows(9, per="road"), us.rows(9)
+    found = {
+        "behind": job.aggregate(fast, by="road", window=window, n=("*", "count"), name="behind"),
+        "join": job.join(fast, b, on="road", left=window, right=us.rows(0), name="join"),
+        "asked": job.aggregate(a, by="road", window=window, n=("*", "count"), name="asked", engine="spark"),
+        "source": job.aggregate(a, by="road", window=window, n=("*", "count"), name="source"),
+        "not": job.join(fast, b, on="road", left=window, right=whole, schema="x long", name="not"),
+    }
+    assert [name for name in found if job.stages[name].function is not None] == ["behind", "join", "asked"]
+    assert [name for name in found if job.stages[name].operator is not None] == ["source", "not"]
 
 
 def test_a_barrier_is_not_behind_what_may_lose_rows() -> None:

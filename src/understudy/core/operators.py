@@ -146,6 +146,8 @@ OPAQUE = {
     "TransformWithStateInPandas": "transformWithStateInPandas",
 }
 """Operators that run a function of the user's, and how users call them."""
+WINDOWS_PER_KEY = "WindowsPerKey"
+"""Understudy's own, of ``job.join`` and ``job.aggregate``."""
 _STATIC_DATA = ("LocalRelation", "Range", "LogicalRDD", "OneRowRelation")
 _REASONS: dict[CallKind, str] = {
     "random": "is random",
@@ -176,6 +178,8 @@ def _keeps(operator: Operator, plan: Operator, output_mode: str | None) -> _Keep
         if all(child.streaming for child in operator.children):
             return _forever("join", "a join of two streams keeps rows of both for matches to come")
         return None
+    if operator.name == WINDOWS_PER_KEY:
+        return _forever("window per key", "a window per key keeps the newest rows of every key, however old they are")
     if operator.name in OPAQUE:
         name = OPAQUE[operator.name]
         return _forever(name, f"{name} keeps whatever its function puts into its state")

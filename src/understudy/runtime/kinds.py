@@ -19,12 +19,12 @@ from understudy.runtime.spark_engine import SparkEngine
 from understudy.schemas import spark_words
 
 if TYPE_CHECKING:
-    from understudy.job import Stage
     from understudy.operators import Operator
     from understudy.runtime.checkpoints import CheckpointStore
     from understudy.runtime.engine import Armed, Engine
     from understudy.runtime.host import Host
     from understudy.runtime.stage import RunningStage
+    from understudy.stages import Stage
 
 
 class Kind(Protocol):

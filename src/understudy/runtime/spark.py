@@ -16,12 +16,13 @@ import pyarrow as pa
 
 from understudy.core.operators import OperatorClass, judge
 from understudy.errors import JobError, SetupError
-from understudy.job import Job, Stage
+from understudy.job import Job
 from understudy.runtime import arrow_types, class_archive, spark_operators
 from understudy.runtime.opened import Stores
 from understudy.runtime.spark_io import source_called
 from understudy.runtime.spark_jvm import JAR
 from understudy.sources import SparkSource
+from understudy.stages import Stage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from understudy.core.operators import OPAQUE, Call, Key, Operator
+from understudy.core.operators import OPAQUE, WINDOWS_PER_KEY, Call, Key, Operator
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -24,6 +24,8 @@ _ORDER = {
     "string_agg", "max_by", "min_by", "mode", "percentile_approx", "approx_percentile",
 }  # fmt: skip
 _PARTITION = ("monotonically_increasing_id", "spark_partition_id", "input_file_name")
+_OWN, _NUMBER = "understudy.KeyedWindows", "understudy_number"
+"""``jvm/KeyedWindows.java``: processors, and the function that numbers rows before they are shuffled."""
 _SUMS = ("sum", "avg", "mean", "try_sum", "try_avg")
 _MOMENTS = ("stddev", "std", "var", "corr", "covar", "skewness", "kurtosis", "regr_")
 
@@ -42,7 +44,7 @@ class _Reader:
 
     def operator(self, node: Any) -> Operator:
         children = tuple(self.operator(child) for child in _each(node.children()))
-        name = node.nodeName()
+        name = _name(node)
         self._define(name, node)
         calls = [*_wall_clock(name, node), *(call for e in _each(node.expressions()) for call in self._calls(e))]
         keys = [self._key(e) for e in _keys_of(name, node)]
@@ -95,6 +97,8 @@ class _Reader:
         if expression.deterministic() and not any(expression.containsPattern(p) for p in self._patterns):
             return []
         kind, found = _class(expression), []
+        if kind == "ScalaUDF" and expression.udfName().contains(_NUMBER):
+            return []
         if kind in ("PythonUDF", "PythonUDAF", "ScalaUDF"):
             found.append(Call(_udf_name(expression), "assumed" if _declared(expression) else "declared"))
         elif kind.startswith(_CLOCK) and kind not in _NO_CLOCK:
@@ -137,6 +141,12 @@ def _aggregate(function: Any) -> list[Call]:
 def _declared(udf: Any) -> bool:
     """Declared deterministic, whatever its arguments are."""
     return bool(udf.udfDeterministic())
+
+
+def _name(node: Any) -> str:
+    if node.nodeName() == "TransformWithState" and node.statefulProcessor().getClass().getName().startswith(_OWN):
+        return WINDOWS_PER_KEY
+    return str(node.nodeName())
 
 
 def _udf_name(udf: Any) -> str:
