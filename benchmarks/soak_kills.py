@@ -118,7 +118,10 @@ def play_alone(kind: str, seed: int, harms: int, out: Path) -> NoReturn:
     def tell(soak: Soak, what: str) -> None:
         print(json.dumps({"at": what, "soak": vars(soak)}), flush=True)
 
-    tell(play(seed, out, harms, tell, kind), "over")
+    try:
+        tell(play(seed, out, harms, tell, kind), "over")
+    except KeyboardInterrupt:
+        os._exit(130)
     os._exit(0)
 
 
@@ -186,8 +189,8 @@ def work_off(schedule: Schedule, work: Path, show: Callable[[], None]) -> None:
                 show()
         else:
             soak.wrong = f"the harness itself ended with {child.wait()}"
-        child.stdin.close()
         child.wait()
+        child.stdin.close()
         with schedule.lock:
             del schedule.under_way[seed]
             if not schedule.over:

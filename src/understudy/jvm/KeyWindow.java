@@ -4,6 +4,7 @@ import java.io.Serializable;
 import java.util.ArrayList;
 import java.util.Comparator;
 import java.util.List;
+import org.apache.spark.TaskContext;
 import org.apache.spark.sql.Encoders;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.RowFactory;
@@ -20,7 +21,8 @@ import scala.jdk.javaapi.CollectionConverters;
  *
  * <p>Rows are kept in groups, each an entry of the state store, so that a batch writes only the groups with new rows, whole
  * (Jacques-Silva et al. 2009, Section 4.4). Every row that the key ever had has a number, lost ones too, and leaves when
- * {@code count} rows have come after it. An entry is deleted when its last row has left.
+ * {@code count} rows have come after it. An entry is deleted when its last row has left. How many were lost is not known key by
+ * key: as many as the key would have got at its pace.
  */
 final class KeyWindow implements Serializable {
   private static final long ROOM_MIN = 8;
@@ -36,7 +38,12 @@ final class KeyWindow implements Serializable {
       .add("until", DataTypes.LongType, false) // the number after the last one of the oldest entry, unless it is the newest
       .add("room", DataTypes.LongType, false) // how many rows the newest entry is to hold
       .add("rate", DataTypes.DoubleType, false) // rows per batch that has some
-      .add("lost", DataTypes.LongType, false); // rows of all keys that were lost when this one was last touched
+      .add("apart", DataTypes.DoubleType, false) // batches from one that has some to the next
+      .add("batch", DataTypes.LongType, false) // that touched it last
+      .add("lost", DataTypes.LongType, false); // how many batches had been lost by then
+
+  /** A local property of the batch: how many batches before it are not in the state, which was saved before them. */
+  static final String LOST = "understudy.lost";
 
   private final String name;
   private final StructType entry;
@@ -44,6 +51,8 @@ final class KeyWindow implements Serializable {
   private final long group;
   private transient ValueState<Row> heads;
   private transient MapState<Long, Row> entries;
+  private transient long batch;
+  private transient long lost;
 
   /** {@code group}: rows that are written together; 0 where each key gets what suits its rate. */
   KeyWindow(String name, StructType row, long count, long group) {
@@ -62,6 +71,10 @@ final class KeyWindow implements Serializable {
 
   void init(StatefulProcessorHandle handle) {
     if (keeps()) {
+      batch = handle.getQueryInfo().getBatchId();
+      TaskContext task = TaskContext.get(); // none on the driver, where Spark only asks for the state's schema
+      String told = task == null ? null : task.getLocalProperty(LOST);
+      lost = told == null ? 0 : Long.parseLong(told);
       heads = handle.getValueState(name + "Head", Encoders.row(HEAD), TTLConfig.NONE());
       entries = handle.getMapState(name + "Rows", Encoders.LONG(), Encoders.row(entry), TTLConfig.NONE());
     }
@@ -71,11 +84,12 @@ final class KeyWindow implements Serializable {
   void insert(List<Row> rows) {
     if (!keeps() || rows.isEmpty()) return;
     Row head = heads.get();
-    long total = head == null ? 0 : head.getLong(0);
+    long total = head == null ? 0 : head.getLong(0) + stale(head);
     long oldest = head == null ? 0 : head.getLong(1);
     long newest = head == null ? 0 : head.getLong(2);
     long until = head == null ? UNKNOWN : head.getLong(3);
-    double rate = head == null ? rows.size() : head.getDouble(5) + FADING * (rows.size() - head.getDouble(5));
+    double rate = head == null ? rows.size() : faded(head.getDouble(5), rows.size());
+    double apart = head == null ? 1 : faded(head.getDouble(6), Math.max(1, batch - head.getLong(7)));
     long room = head == null ? room(rate) : head.getLong(4);
     long first = total;
     List<Row> open = new ArrayList<>();
@@ -110,7 +124,16 @@ final class KeyWindow implements Serializable {
         until = next.getLong(0) + next.getList(1).size();
       }
     }
-    heads.update(RowFactory.create(total, oldest, newest, until, room, rate, 0L));
+    heads.update(RowFactory.create(total, oldest, newest, until, room, rate, apart, batch, lost));
+  }
+
+  private static double faded(double before, double now) {
+    return before + FADING * (now - before);
+  }
+
+  /** How many of its rows were about to come in the batches that were lost since it was touched. */
+  private long stale(Row head) {
+    return Math.round(Math.max(0, lost - head.getLong(8)) * head.getDouble(5) / head.getDouble(6));
   }
 
   private long room(double rate) {
@@ -127,7 +150,7 @@ final class KeyWindow implements Serializable {
     List<Row> found = new ArrayList<>();
     Row head = keeps() ? heads.get() : null;
     if (head == null) return found;
-    long start = head.getLong(0) - count;
+    long start = head.getLong(0) + stale(head) - count;
     List<Row> all = new ArrayList<>();
     CollectionConverters.asJava(entries.values()).forEachRemaining(all::add);
     all.sort(Comparator.comparingLong(row -> row.getLong(0)));

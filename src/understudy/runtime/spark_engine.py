@@ -35,6 +35,8 @@ STARTS = 5
 machine, not of the job."""
 STARTING_S = 20.0
 """How long a query that starts may keep others from starting."""
+LOST = "understudy.lost"
+"""Tells windows per key how many epochs are not in their state (``jvm/KeyWindow.java``)."""
 RUN = "run"
 """Session of the readers of a running stage, as against those of a rehearsal."""
 
@@ -135,6 +137,8 @@ class SparkEngine:
     def publish(self, frame: DataFrame, batch: Batch) -> None:
         epoch = self.stage.epoch_of(batch)
         self.host.trace(self.stage.name, "planned", epoch)
+        if self.stage.base:
+            frame.sparkSession.sparkContext.setLocalProperty(LOST, str(self.stage.base))
         table = collect(frame)
         self.host.trace(self.stage.name, "computed", epoch)
         self.stage.publish(epoch, table)

@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from understudy.core.operators import judge
 from understudy.runtime import spark_operators
 from understudy.runtime.arrow_types import collect
+from understudy.runtime.spark_engine import LOST
 from understudy.windowed.aggregate import Aggregate
 from understudy.windowed.join import Join
 from understudy.windowed.on_spark import KeyedAggregate, KeyedJoin
@@ -53,9 +54,10 @@ def epoch(draw: np.random.Generator, number: int, keys: int) -> pa.Table:
 
 
 def run(
-    spark: SparkSession, folder: Path, streams: list[list[pa.Table]], build: Callable[..., DataFrame]
+    spark: SparkSession, folder: Path, streams: list[list[pa.Table]], build: Callable[..., DataFrame], lost: int = 0
 ) -> tuple[list[pa.Table], DataFrame]:
-    """What comes of every epoch; in the middle the query is stopped, and started again from its checkpoint."""
+    """What comes of every epoch; in the middle the query is stopped, and started again from its checkpoint. ``lost``:
+    so many epochs came meanwhile that it will never see."""
     found: dict[int, pa.Table] = {}
     inputs = []
     for number, tables in enumerate(streams):
@@ -72,7 +74,12 @@ def run(
                 parquet.write_table(tables[number], path)
                 os.utime(path, (number + 1, number + 1))
         writer = frame.writeStream.outputMode("append").option("checkpointLocation", str(folder / "checkpoint"))
-        query = writer.foreachBatch(lambda made, batch: found.update({batch: collect(made)})).start()
+
+        def publish(made: DataFrame, batch: int, lost: int = lost if first else 0) -> None:
+            made.sparkSession.sparkContext.setLocalProperty(LOST, str(lost))
+            found[batch] = collect(made)
+
+        query = writer.foreachBatch(publish).start()
         try:
             query.processAllAvailable()
         finally:
@@ -145,3 +152,26 @@ def test_a_side_with_nothing_but_the_key(spark: SparkSession, tmp_path: Path) ->
     made, _ = run(spark, tmp_path, [lefts, rights], KeyedJoin(Join("k", span, span), span, span))
     for number in range(EPOCHS):
         assert counted(made[number]) == counted(operator.process(lefts[number], rights[number])), f"epoch {number}"
+
+
+def test_rows_that_would_have_left_while_epochs_were_lost_are_gone(spark: SparkSession, tmp_path: Path) -> None:
+    """One key has three rows in every epoch, one has a row in every other epoch, and one comes once more after a long
+    time. Four epochs are lost: of the first twelve rows would have come, of the second two."""
+    kept = rows(20, group=4, per="k")
+
+    def table(number: int) -> pa.Table:
+        keys = ["often"] * 3 + ["seldom"] * (number % 2) + ["once"] * (number in (0, EPOCHS - 1))
+        return pa.table({"k": keys, "v": [number] * len(keys)})
+
+    outputs = {"n": ("v", "count"), "oldest": ("v", "first")}
+    operator = Aggregate("k", kept, **outputs)
+    made, _ = run(
+        spark, tmp_path, [[table(n) for n in range(EPOCHS)]], KeyedAggregate(operator, "k", kept, outputs), lost=4
+    )
+    found = {(n, row["k"]): (row["n"], row["oldest"]) for n in range(EPOCHS) for row in made[n].to_pylist()}
+    assert RESTART_AFTER == 5  # rows of epochs 0 to 4 are in the state
+    assert found[4, "often"] == (15, 0)
+    assert found[5, "often"] == (20 - 12, 3)  # 15 + 12 + 3 rows have come: the first ten have left
+    assert found[6, "often"] == (20 - 12, 4)
+    assert found[5, "seldom"] == (3, 1)
+    assert found[7, "once"] == (2, 0)
