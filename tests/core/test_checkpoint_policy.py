@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from placements import after, lost, on, render
 from protections import at, play
 
 import understudy as us
 from understudy.core.beginning import Place, Resumed, resumed, start
+from understudy.core.failover import Begin, HostJoined, StandbyReady, StandbyUnusable
 from understudy.core.policies import Checkpoint, parse, spell
 from understudy.core.policies.base import (
     AckUpstream,
@@ -198,3 +200,19 @@ def test_what_needs_every_row_is_not_behind_what_may_lose_some() -> None:
     assert spoiled(us.PassiveStandby()) == []
     assert spoiled(us.Checkpoint()) == [("barrier", "a")]
     assert spoiled(us.PassiveStandby(), us.none) == [("barrier", "barrier")]
+
+
+def test_what_needs_every_row_waits_for_its_state_and_never_begins_anew() -> None:
+    """All else may begin with nothing when every copy of its state is gone; a barrier would pair the wrong rows."""
+    found = {}
+    for needs in (False, True):
+        shape = Topology.build([StageShape("s", needs_all_input=needs)], [UnitShape("u", ("s",), us.Checkpoint())])
+        machine = after(on(shape, *"ABC"), Begin())
+        (name,) = machine.plan.units["u"].standbys
+        machine.handle(StandbyReady("u", 1, name, 1), 0.0)
+        machine.handle(StandbyUnusable("u", 1, name, 1, "damaged"), 0.0)
+        machine.handle(lost("A"), 0.0)
+        left = machine.plan.units["u"]
+        found[needs] = left.primary, left.start, render(machine.handle(HostJoined("A", {"u": 7}), 0.0))
+    assert found[False][:2] == ("C", "newest")
+    assert found[True] == ("A", "fresh", "#3 2:A/C3 saved | restored A | new-standby C"), "from what is on its own disk"

@@ -179,6 +179,16 @@ def test_when_a_file_and_its_twin_are_damaged_nothing_is_left(held: CheckpointSt
     assert again is None and len(complaints_again) == 1, "nobody may take it for a store that never held anything"
 
 
+def test_what_can_be_dispensed_with_is_missing_and_the_rest_is_there(held: CheckpointStore) -> None:
+    flip(held.state / "state" / "a")
+    (twins(held) / "state" / "a").unlink()
+    restored, complaints = held.restore(lambda name: name == "state/a")
+    rest = {name: body for name, body in FILES.items() if name != "state/a"}
+    assert (restored or {})["epoch"] == 5 and list((restored or {})["files"]) == list(rest)
+    assert content(held.state) == rest and len(complaints) == 1 and complaints[0].endswith("; goes on without it")
+    assert held.restore(lambda name: False)[0] is None, "its manifest still knows it"
+
+
 TEXTS = [
     "", "{", "[]", "{}", "5", '{"files": []}', '{"files": null}', '{"files": {"state/a": 5}}',
     '{"epoch": 5, "files": {"../x": [0, ""]}, "digest": "00"}',

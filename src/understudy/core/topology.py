@@ -113,6 +113,12 @@ class Topology:
         """The stages of a unit that read from others: all but sources."""
         return tuple(stage for stage in self.units[unit].stages if self.stages[stage].inputs)
 
+    def waits_for_state(self, unit: str) -> bool:
+        """Nobody may begin it without what was kept safe of it, however long that is away."""
+        recovery = self.units[unit].policy.recovery
+        needs_all = any(self.stages[stage].needs_all_input for stage in self.units[unit].stages)
+        return recovery == "standby" or (recovery == "saved" and needs_all)
+
     def is_last(self, stage: str) -> bool:
         """True when only sinks (or nobody) read the stage's stream: its checkpoints go by timer and start a sweep."""
         return not any(stage in s.inputs for s in self.stages.values())

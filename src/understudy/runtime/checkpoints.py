@@ -12,7 +12,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -241,24 +241,30 @@ class CheckpointStore:
                 complaints += self._mend(name, self._twins, self.state)
         return complaints
 
-    def restore(self) -> tuple[dict[str, Any] | None, list[str]]:
+    def restore(self, dispensable: Callable[[str], bool] | None = None) -> tuple[dict[str, Any] | None, list[str]]:
         """Make ``state/`` exactly the version. Returns its manifest, None when there is none that can be read, and what
-        to tell the user about damage."""
+        to tell the user about damage. ``dispensable``: files without which the version is worth having, though less."""
         complaints: list[str] = []
         for version in reversed(self.versions()):
             try:
                 manifest = self._read(version)
                 self._files = manifest["files"]
-                for name in self._files:
-                    complaints += self._mend(name, self.state, self._twins, trusting=True)
+                for name in list(self._files):
+                    try:
+                        complaints += self._mend(name, self.state, self._twins, trusting=True)
+                    except CheckpointDamaged as error:
+                        if dispensable is None or not dispensable(name):
+                            raise
+                        complaints.append(f"{error}; goes on without it")
+                        self._files = {other: known for other, known in self._files.items() if other != name}
             except (OSError, ValueError, CheckpointDamaged) as error:
                 complaints.append(f"checkpoint of epoch {version} is damaged beyond repair ({error})")
                 continue
             for other in self.versions():
                 if other != version:
                     self._drop(other)
-            self._keep_only(set(manifest["files"]))
-            return manifest, complaints
+            self._keep_only(set(self._files))
+            return {**manifest, "files": self._files}, complaints
         self._files = {}
         self._keep_only(set())
         return None, complaints

@@ -22,6 +22,13 @@ KEPT = 2
 """How many states are kept from before the trim point."""
 _PARTS = ".parts"
 
+
+def is_part(name: str) -> bool:
+    """Whether a file of a checkpoint is one part of several that an operator's state is made of."""
+    folder, _, file = name.rpartition("/")
+    return folder == FOLDER and "." in file and not file.endswith(_PARTS)
+
+
 State = bytes | dict[str, bytes | None]
 """What an object gave: in one piece, or by parts. A part without content is that of the save before, or is missing."""
 Listed = dict[str, str]

@@ -14,6 +14,7 @@ from understudy.core.numbers import Epoch, Generation
 from understudy.errors import SetupError
 from understudy.runtime import messages, wire
 from understudy.runtime.checkpoints import CheckpointStore
+from understudy.runtime.operator_saves import is_part
 from understudy.runtime.parts import CheckpointDamaged
 from understudy.runtime.role import Standby, Succession
 from understudy.runtime.stage import RunningStage, position
@@ -26,8 +27,10 @@ if TYPE_CHECKING:
 
 def restored(host: Host, stage: str, unit: str, store: CheckpointStore) -> tuple[dict[str, Any] | None, bool]:
     """The manifest of the version that a store holds, its files made sure of; None when it holds none. And whether
-    something had to be mended."""
-    manifest, complaints = store.restore()
+    something had to be mended. A part of the windows of an operator that may lose rows is missed, and no more."""
+    shape = host.topology.units[unit]
+    may_lose = shape.policy.recovery == "saved" and not host.topology.stages[stage].needs_all_input
+    manifest, complaints = store.restore(is_part if may_lose else None)
     for complaint in complaints:
         _complain(host, stage, unit, complaint)
     if manifest is None and complaints:

@@ -109,7 +109,7 @@ class Failover:
             begun_before = event.resume and not event.clean and old.primary is not None
             if holder:
                 start = "saved" if shape.policy.recovery == "saved" and not event.clean else "held"
-            elif begun_before and shape.policy.recovery != "standby":
+            elif begun_before and not self.topology.waits_for_state(name):
                 start = _without_state(shape)
             else:
                 start = "fresh"
@@ -161,13 +161,14 @@ class Failover:
                         changes[name] = here
                     continue
                 shape = self.topology.units[name]
-                if empty and unit.ready and shape.policy.recovery == "standby":
+                waits = self.topology.waits_for_state(name)
+                if empty and unit.ready and waits:
                     changes[name] = replace(unit, primary=None)  # somebody who is away has what this one lost
                     continue
                 if shape.policy.recovery == "saved":
-                    start = _without_state(shape) if empty else "saved"
+                    start = _without_state(shape) if empty and not waits else "saved"
                 else:
-                    start = "held" if shape.policy.recovery == "standby" else _without_state(shape)
+                    start = "held" if waits else _without_state(shape)
                 changes[name] = self._begin_on(unit, event.host, start)
                 says.append(Say("restored", f"{name}: goes on on {event.host}, which has returned", name, event.host))
             else:
@@ -336,7 +337,7 @@ class Failover:
             generation = Generation(unit.generation + 1)
             successor = replace(rest, generation=generation, primary=heir, start=start, rising=False)
             return successor, Say("promoted", text, name, heir)
-        if recovery == "standby":
+        if self.topology.waits_for_state(name):
             hosts = [h for h in (unit.primary, *unit.ready) if h]
         else:
             heir = self._choose(name, {**self.plan.units, **changes}, wishes=(), avoid=(unit.primary,))
@@ -416,9 +417,7 @@ class Failover:
             some = some.with_standby(chosen, self.plan.serial + 1)
         return some
 
-    def _advance_turn(
-        self, name: str, units: Mapping[str, UnitPlan], unit: UnitPlan
-    ) -> tuple[UnitPlan, list[Effect]]:
+    def _advance_turn(self, name: str, units: Mapping[str, UnitPlan], unit: UnitPlan) -> tuple[UnitPlan, list[Effect]]:
         """Choose who will protect the unit under its next policy; when all of them are ready, that one counts."""
         turn, says = unit.turn, list[Effect]()
         assert turn is not None
