@@ -354,7 +354,8 @@ class Coordinator:
                     self.handle(event)
                 case messages.Runs(unit, generation, stage) as runs:
                     self.opening.runs(stage, generation)
-                    self.say("running", telling.runs(runs, host), unit=unit, host=host, t=report.t)
+                    lacks = {"missing": runs.missing} if runs.missing else {}
+                    self.say("running", telling.runs(runs, host), unit=unit, host=host, t=report.t, stage=stage, **lacks)
                     self._tell_exposed(unit)
                     self._look_whether_to_open()
                 case messages.Armed(unit, generation, stage, spare):

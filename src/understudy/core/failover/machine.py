@@ -306,16 +306,17 @@ class Failover:
         return [*self._publish(changes), *filled] if changes else []
 
     def _stage_threw(self, event: StageThrew, unit: UnitPlan) -> list[Effect]:
-        successor = None
+        successor, how = None, None
         if unit.threw != event.epoch and self.topology.units[event.unit].policy.recovery != "gap":
-            successor, _ = self._succeed(event.unit, unit, {})
+            successor, how = self._succeed(event.unit, unit, {})
         if successor is None:
             return [StopJob(event.stage, event.epoch, event.cause, event.whose)]
         changes = {event.unit: replace(successor, threw=event.epoch)}
         says = self._fill_standbys(changes)
         text = _FAILED.get(event.whose, "{stage} threw").format(stage=event.stage)
         text += f" at epoch {event.epoch}; trying once more on {successor.primary}"
-        return [*self._publish(changes), Say("threw", text, event.unit), *says]
+        begun = [how] if how is not None and successor.start == "newest" else []  # its state is lost as well
+        return [*self._publish(changes), Say("threw", text, event.unit), *begun, *says]
 
     # -- decisions ------------------------------------------------------------------------------------------------
 
