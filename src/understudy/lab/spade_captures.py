@@ -100,7 +100,7 @@ class Measuring:
 
 
 FULL = Measuring()
-QUICK = Measuring((8192, 32768, 131072), (512, 4096), (32, 64, "auto"), ((1.0, 8), (10.0, 2)), 3.0, 1, warm=4)
+QUICK = Measuring((8192, 32768), (512, 4096), (64, "auto"), ((1.0, 8), (10.0, 1)), 2.0, 1, warm=3)
 
 
 class Busy:
