@@ -17,7 +17,7 @@ from typing import Any
 
 from understudy.lab import spade_captures, spade_deviation, spade_join
 from understudy.lab.claims import Row
-from understudy.lab.spade_captures import EPOCH_S, Measuring
+from understudy.lab.spade_captures import EPOCH_SHARE, Measuring
 from understudy.lab.spade_claims import summarise
 from understudy.lab.spade_page import write_page
 from understudy.lab.spade_yield import LOT, SENSORS, TOOLS, WAFERS
@@ -92,8 +92,8 @@ def scaling(size: Size) -> dict[str, str]:
     periods = ", ".join(f"{count * size.captures.rounds} every {every:g} s" for every, count in size.captures.captures)
     return {
         "The input's clock": (
-            f"Virtual: an epoch is 1 s of sensor data (five wafers), and {EPOCH_S:g} s of the join's streams; nobody "
-            "waits for it to pass. The thirty minutes of FAB take a second or two."
+            f"Virtual: an epoch is 1 s of sensor data (five wafers), and {EPOCH_SHARE:g} of a period of the join's "
+            "streams; nobody waits for it to pass. The thirty minutes of FAB take a second or two."
         ),
         "Crashes": f"{size.crashes} for each scenario (paper: 40), in {size.wafers:,} wafers (paper: 9,000).",
         "Checkpoints measured at each point": (

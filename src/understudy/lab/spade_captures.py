@@ -1,7 +1,7 @@
 """What checkpoints of the join keep it from: Figures 8 to 10 of Jacques-Silva et al. 2009, at the paper's input rates.
 
 The join is an operator in a process of its own, as on a host, and what it saves is written as a host writes it. When it
-is saved, the policy's own scheduler says (``us.Checkpoint``). The clock is the input's: an epoch is a fifth of a second
+is saved, the policy's own scheduler says (``us.Checkpoint``). The clock is the input's: an epoch is a fifth of a period
 of input at the paper's rate, nobody waits for it to pass, and what processing and saving take is added where it would
 have made the stage fall behind. So a checkpoint that does not come in time comes late here too.
 
@@ -34,8 +34,8 @@ from understudy.runtime.operator_process import OperatorProcess
 from understudy.runtime.operator_saves import Saves, State
 from understudy.runtime.spark_files import Batch
 
-EPOCH_S = 0.2
-"""Of the input's time. A checkpoint may be early by a quarter of its period (``EARLY``), which must not be a whole
+EPOCH_SHARE = 0.2
+"""Of a period, an epoch. A checkpoint may be early by a quarter of its period (``EARLY``), which must not be a whole
 number of epochs: of two that are equally good, now the one and now the other would be taken."""
 CUT = 0.1
 """Of the times of a point, the share that is left out at either end before the mean is taken: a processor that was
@@ -87,7 +87,7 @@ class Measuring:
     key_groups: tuple[int | Literal["auto"], ...] = (32, 64, 128, 256, "auto")
     captures: tuple[tuple[float, int], ...] = ((1.0, 50), (10.0, 6))
     """For each period, how many captures a round measures."""
-    quiet_s: float = 15.0
+    quiet_s: float = 20.0
     """Of a round, without captures."""
     rounds: int = 2
     warm: int = 30
@@ -162,7 +162,9 @@ class Lane:
         """Between those, in the input's time."""
         self.late: dict[float, int] = {}
         self.working: dict[float, list[float]] = {}
-        """Seconds per second of input that processing takes, by the period of the captures; 0: without any."""
+        """Seconds that processing an epoch takes, by the period of the captures."""
+        self.working_alone: dict[float, list[float]] = {}
+        """The same without captures."""
 
     def fill(self, warm: int) -> None:
         """Every window, and its parts on disk as they are after a while."""
@@ -174,7 +176,7 @@ class Lane:
         self.process.process([rows, self._empty])
         self._busy = Busy(self.process.pid)
         self.block(1.0, warm)
-        for each in (self.captured, self.intervals, self.late, self.working):
+        for each in (self.captured, self.intervals, self.late, self.working, self.working_alone):
             each.clear()
 
     def block(self, every_s: float, captures: int) -> None:
@@ -185,7 +187,7 @@ class Lane:
         found: list[_Captured] = []
         working: list[float] = []
         while len(found) <= captures:
-            working.append(self._process())
+            working.append(self._process(every_s))
             if unit.wants("join", self._now) is Want.NOW:
                 found.append(self._capture(unit))
             else:
@@ -195,14 +197,15 @@ class Lane:
         self.late[every_s] = self.late.get(every_s, 0) + unit.late
         self.working.setdefault(every_s, []).extend(working)
 
-    def quiet(self, seconds: float) -> None:
+    def quiet(self, every_s: float, seconds: float) -> None:
         """Without captures."""
-        self.working.setdefault(0.0, []).extend(self._process() for _ in range(round(seconds / EPOCH_S)))
+        epochs = max(1, round(seconds / (EPOCH_SHARE * every_s)))
+        self.working_alone.setdefault(every_s, []).extend(self._process(every_s) for _ in range(epochs))
 
-    def _process(self) -> float:
+    def _process(self, every_s: float) -> float:
         """An epoch. Returns the seconds that it took."""
         self._epoch += 1
-        self._arrived += EPOCH_S
+        self._arrived += EPOCH_SHARE * every_s
         tables = [feed.until(self._arrived) for feed in self._feeds]
         self._busy.read()
         self.process.process(tables)
@@ -234,7 +237,7 @@ class Lane:
         shape, found = self.shape, self.captured[every_s]
         interval_s = fmean(self.intervals[every_s])
         capture_s, wall_s = (middle([getattr(each, name) for each in found]) for name in ("busy_s", "wall_s"))
-        on_s, off_s = (middle(self.working[each]) / EPOCH_S for each in (every_s, 0.0))
+        on_s, off_s = (middle(each[every_s]) / (EPOCH_SHARE * every_s) for each in (self.working, self.working_alone))
         values = {
             "overhead": capture_s / interval_s,
             "overhead_wall": wall_s / interval_s,
@@ -253,7 +256,7 @@ class Lane:
         else:
             x = 0 if shape.group == "auto" else shape.group
             about = {"figure": "10", "series": f"{'Zipf' if shape.zipf else 'uniform'}, {every_s:g} s", "x": x}
-        parameters = {**asdict(shape), "every_s": every_s, "epoch_s": EPOCH_S}
+        parameters = {**asdict(shape), "every_s": every_s, "epoch_s": EPOCH_SHARE * every_s}
         return {**about, "how": "measured", "seed": SEED, "parameters": parameters, "values": values}
 
 
@@ -292,5 +295,5 @@ def measure(measuring: Measuring, folder: Path, progress: Callable[[str, int, in
 def _round(lanes: Sequence[Lane], measuring: Measuring) -> None:
     for every_s, captures in measuring.captures:
         for lane in lanes:
-            lane.quiet(measuring.quiet_s / len(measuring.captures))
+            lane.quiet(every_s, measuring.quiet_s / len(measuring.captures))
             lane.block(every_s, captures)

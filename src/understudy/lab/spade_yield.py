@@ -61,23 +61,29 @@ class YieldModel:
         self.weights: Floats = np.zeros(WIDTH)
         self._moments: Floats = np.zeros((WIDTH, WIDTH + 1))
         """Of the measured values with each other and, last, with the yield."""
-        self._lots: Floats = np.zeros((0, 3))
-        """Of lots that are not complete: number, sum of errors, wafers."""
+        self._first = 0
+        """The first lot that is not complete."""
+        self._open: Floats = np.zeros((0, 2))
+        """Of it and those after it: the sum of errors, and wafers."""
 
     def process(self, table: pa.Table) -> pa.Table:
         wafer = table["wafer"].to_numpy()
+        if not len(wafer):
+            return SCHEMA.empty_table()
         measured = table["measured"].combine_chunks().flatten().to_numpy().reshape(-1, WIDTH)
         actual = table["yield"].to_numpy()
         self._count(wafer // LOT, np.abs(measured @ self.weights - actual))
         self._learn(measured, actual)
-        return self._complete(int(wafer[-1])) if len(wafer) else SCHEMA.empty_table()
+        return self._complete(int(wafer[-1]))
 
     def _count(self, lots: npt.NDArray[np.int64], errors: Floats) -> None:
-        numbers, place = np.unique(lots, return_inverse=True)
-        new = np.column_stack([numbers, np.bincount(place, errors), np.bincount(place)])
-        both = np.concatenate([self._lots, new])
-        known, place = np.unique(both[:, 0], return_inverse=True)
-        self._lots = np.column_stack([known, np.bincount(place, both[:, 1]), np.bincount(place, both[:, 2])])
+        """Lots come in order. Of some nothing may come: what is lost while nobody is there."""
+        if not len(self._open):
+            self._first = int(lots[0])
+        place = lots - self._first
+        new: Floats = np.column_stack([np.bincount(place, errors), np.bincount(place)]).astype(np.float64)
+        new[: len(self._open)] += self._open
+        self._open = new
 
     def _learn(self, measured: Floats, actual: Floats) -> None:
         fading = MEMORY ** np.arange(len(actual) - 1, -1, -1)
@@ -87,16 +93,21 @@ class YieldModel:
         self.weights = np.asarray(np.linalg.solve(known, self._moments[:, -1]), np.float64)
 
     def _complete(self, newest: int) -> pa.Table:
-        done = self._lots[:, 0] < (newest + 1) // LOT
-        lots, self._lots = self._lots[done], self._lots[~done]
-        return pa.table([lots[:, 0].astype(np.int64), lots[:, 1] / lots[:, 2]], schema=SCHEMA)
+        done = min((newest + 1) // LOT - self._first, len(self._open))
+        if done <= 0:
+            return SCHEMA.empty_table()
+        (sums, counts), first = self._open[:done].T, self._first
+        self._open, self._first = self._open[done:], self._first + done
+        seen = counts > 0
+        return pa.table([np.arange(first, first + done)[seen], sums[seen] / counts[seen]], schema=SCHEMA)
 
     def save(self) -> bytes:
-        return np.concatenate([self.weights, self._moments.ravel(), self._lots.ravel()]).tobytes()
+        return np.concatenate([[self._first], self.weights, self._moments.ravel(), self._open.ravel()]).tobytes()
 
     def restore(self, saved: bytes) -> None:
-        values = np.frombuffer(saved)
+        first, values = np.frombuffer(saved)[0], np.frombuffer(saved)[1:]
         end = WIDTH + WIDTH * (WIDTH + 1)
+        self._first = int(first)
         self.weights = values[:WIDTH].copy()
         self._moments = values[WIDTH:end].reshape(WIDTH, WIDTH + 1).copy()
-        self._lots = values[end:].reshape(-1, 3).copy()
+        self._open = values[end:].reshape(-1, 2).copy()
