@@ -137,7 +137,8 @@ def run(
     told = progress or (lambda what, done, total: None)
     size = size or (QUICK if quick else FULL)
     states = out / "states"
-    states.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(states, ignore_errors=True)  # of a run that was killed: its states are nobody's
+    states.mkdir(parents=True)
     try:
         rows = spade_deviation.measure(size.crashes, size.wafers, states / "yield", told)
         rows += speed(size, told)

@@ -85,12 +85,12 @@ class Measuring:
     windows: tuple[int, ...] = tuple(TABLE_1)
     groups: tuple[int, ...] = (512, 1024, 2048, 4096)
     key_groups: tuple[int | Literal["auto"], ...] = (32, 64, 128, 256, "auto")
-    captures: tuple[tuple[float, int], ...] = ((1.0, 50), (10.0, 6))
+    captures: tuple[tuple[float, int], ...] = ((1.0, 20), (10.0, 3))
     """For each period, how many captures a round measures."""
-    quiet_s: float = 20.0
+    quiet_s: float = 10.0
     """Of a round, without captures."""
     rounds: int = 2
-    warm: int = 30
+    warm: int = 20
     """Captures before anything is measured: a window per key is first saved in a few large bundles."""
 
     def shapes(self) -> list[list[Shape]]:

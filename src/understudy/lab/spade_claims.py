@@ -84,6 +84,13 @@ _FIXED = (
     "list of their files. In a window of 131,072 rows that is more for 257 groups of 512 than what they spare in rows."
 )
 
+_FILES = (
+    "A file more takes about as long here as 100 KB more in one. With the 1,250 rows that come in a second, three or "
+    "four groups of 512 against one or two of 4,096 are about even in time; what they spare is bytes."
+)
+NOISE = 0.1
+"""By how much the means of two points differ on a machine that does something else besides."""
+
 CLAIMS: tuple[Claim, ...] = (
     Claim(
         "Section 5.1",
@@ -189,6 +196,7 @@ CLAIMS: tuple[Claim, ...] = (
         1,
         lambda v: v.line("8", _SMALL, "overhead")[32768] / v.line("8", _LARGE, "overhead")[32768],
         1,
+        {"measured": _FILES},
     ),
     Claim(
         "Fig 8",
@@ -297,7 +305,7 @@ CLAIMS: tuple[Claim, ...] = (
         "lower than under uniform keys, but late",
         1,
         0,
-        1,
+        1 + NOISE,
         lambda v: _auto(v, "Zipf, 1 s", "overhead") / best(v, "uniform, 1 s"),
         1,
     ),

@@ -171,7 +171,7 @@ def _page(rows: Sequence[Row], summary: Sequence[Row], choices: Mapping[str, str
     within = sum(row["within"] for row in summary)
     missing = sum(row["values"].get("missing", 0) for row in rows if row["series"] == "without")
     body = f"""
-<p class="lead">Language Level Checkpointing Support for Stream Processing Applications, Section 5: what a crash does to
+<p class="lead">Language-Level Checkpointing Support for Stream Processing Applications, Section 5: what a crash does to
 results with and without checkpoints, and what checkpoints of a join cost. Operators are in processes of their own and
 saved by the code that jobs run on; no Spark, no network.</p>
 <p>{within} of {len(summary)} numbers and shapes hold. {crashes} crashes: RMSE {rmse(view, "with"):.3g} points with
