@@ -66,6 +66,7 @@ fuzz: setup ## 100,000 random fault schedules in virtual time, and a crash at ev
 lab: setup ## the papers' experiments beside the papers' values
 	$(BIN)/understudy lab hwang $(ARGS)
 	$(BIN)/understudy lab gu $(ARGS)
+	$(BIN)/understudy lab spade $(ARGS)
 
 bench-windows: setup ## operators with windows: rows per second, and what their checkpoints write
 	$(BIN)/python benchmarks/windows.py $(ARGS)

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,106 +21,11 @@ import pyarrow as pa
 from rich.table import Table
 
 from common import console, save
+from understudy.lab.spade_join import SEED, count, first_stream, join, saves, timed
 from understudy.windowed.bundles import SMALL_MAX
-from understudy.windowed.join import Join
 from understudy.windowed.keyed import KeyedWindows
-from understudy.windowed.rows import RowWindow
-from understudy.windowed.spans import rows
 
-TABLE_1 = {8192: 9350.94, 16384: 5054.39, 32768: 2503.25, 65536: 970.19, 131072: 889.64}
-"""Input rows per second of the paper's join, by window."""
 JOIN_TIMES_MIN, SAVE_SHARE_MAX, COUNT_MIN, KEYS_MS_MAX = 50.0, 0.03, 5e6, 100.0
-SEED = 7
-
-
-class Counts:
-    """An operator that only counts."""
-
-    def __init__(self) -> None:
-        self.n = 0
-
-    def process(self, table: pa.Table) -> pa.Table:
-        self.n += table.num_rows
-        return pa.table({"n": [self.n]})
-
-
-def first_stream(draw: np.random.Generator, count: int, keys: int) -> pa.Table:
-    text = pa.array([f"{n:070d}" for n in draw.integers(0, 10**9, count)])
-    return pa.table({"k": draw.integers(0, keys, count), "other": draw.integers(0, 10**9, count), "long": text})
-
-
-def second_stream(draw: np.random.Generator, count: int, keys: int) -> pa.Table:
-    text = pa.array([f"{n:010d}" for n in draw.integers(0, 10**9, count)])
-    return pa.table({"k": draw.integers(0, keys, count), "short": text})
-
-
-def timed(work: Callable[[], Any]) -> tuple[Any, float, float]:
-    """What came of it, and seconds of processor time and of wall time."""
-    busy, wall = time.process_time(), time.perf_counter()
-    made = work()
-    return made, time.process_time() - busy, time.perf_counter() - wall
-
-
-def join(window: int, epoch: int, matches: int, seconds: float, per: str | None = None) -> dict[str, Any]:
-    """``epoch``: rows of both inputs together. ``matches``: partners of a row of S2, on average."""
-    draw = np.random.default_rng(SEED)
-    keys = 50 if per else window // matches
-    asked = 600 if per else keys
-    operator = Join("k", rows(window, group=max(1, window // 64), per=per), rows(0))
-    held = keys * window if per else window
-    operator.process(first_stream(draw, held, keys), second_stream(draw, 0, asked))
-    epochs = [(first_stream(draw, epoch // 2, keys), second_stream(draw, epoch // 2, asked)) for _ in range(8)]
-    operator.process(*epochs[0])
-    busy = wall = 0.0
-    done = made = 0
-    while busy < seconds:
-        epoch_ = epochs[done % len(epochs)]
-        result, more_busy, more_wall = timed(lambda epoch_=epoch_: operator.process(*epoch_))
-        busy, wall, done, made = busy + more_busy, wall + more_wall, done + 1, made + result.num_rows
-    _, save_busy, _ = timed(operator.save)
-    operator.process(*epochs[0])
-    _, save_busy, _ = timed(operator.save)
-    return {
-        "window": window,
-        "per_key": per is not None,
-        "epoch_rows": epoch,
-        "rows_per_s": round(epoch * done / busy),
-        "rows_per_s_wall": round(epoch * done / wall),
-        "out_rows_per_s": round(made / busy),
-        "partners": round(made / (done * epoch / 2), 1),
-        "times_table_1": None if per else round(epoch * done / busy / TABLE_1[window], 1),
-        "save_ms": round(save_busy * 1000, 2),
-    }
-
-
-def saves(window: int, group: int, repeats: int) -> dict[str, Any]:
-    draw = np.random.default_rng(SEED)
-    kept = RowWindow(window, group)
-    kept.insert(first_stream(draw, 2 * window, 1000))
-    whole, whole_s, _ = timed(kept.save)
-    new = window // 100
-    bytes_, times = [], []
-    for _ in range(repeats):
-        kept.insert(first_stream(draw, new, 1000))
-        part, busy, _ = timed(kept.save)
-        bytes_.append(sum(len(body) for body in part.values() if body is not None))
-        times.append(busy)
-    whole_bytes = sum(len(body) for body in whole.values() if body is not None)
-    parts = RowWindow(window, group)
-    everything = {**whole, **{name: body for name, body in part.items() if body is not None}}
-    _, restore_s, _ = timed(lambda: parts.restore({name: everything.get(name) for name in part}))
-    return {
-        "window": window,
-        "group": group,
-        "new_rows": new,
-        "whole_bytes": whole_bytes,
-        "bytes": round(median(bytes_)),
-        "share": round(median(bytes_) / whole_bytes, 4),
-        "share_max": round(max(bytes_) / whole_bytes, 4),
-        "whole_ms": round(whole_s * 1000, 1),
-        "save_ms": round(median(times) * 1000, 2),
-        "restore_ms": round(restore_s * 1000, 1),
-    }
 
 
 def keyed(kind: str, keys: int, window: int, epochs: int) -> dict[str, Any]:
@@ -160,27 +63,17 @@ def keyed(kind: str, keys: int, window: int, epochs: int) -> dict[str, Any]:
 def zipf(group: int | str, saves_: int) -> dict[str, Any]:
     """2,000 rows between two saves, over 50 keys of which the n-th is as frequent as 1/n, as in Section 5.2."""
     draw = np.random.default_rng(SEED)
-    weights = 1 / np.arange(1, 51)
     windows = KeyedWindows(1024, group, ["k"])
     written = new = 0
     busy = 0.0
     for number in range(saves_ + 40):
-        keys = draw.choice(50, 2000, p=weights / weights.sum())
-        windows.insert(first_stream(draw, 2000, 50).set_column(0, "k", pa.array(keys)))
+        windows.insert(first_stream(draw, 2000, 50, zipf=True))
         before = windows._written
         _, save_s, _ = timed(windows.save)
         if number >= 40:
             written += sum(b.size for b in windows._bundles.values() if b.number > before)
             new, busy = new + 2000, busy + save_s
     return {"group": group, "rows_per_new_row": round(written / new, 2), "save_ms": round(busy / saves_ * 1000, 2)}
-
-
-def count(seconds: float) -> int:
-    operator, table = Counts(), first_stream(np.random.default_rng(SEED), 10_000, 1000)
-    busy = 0.0
-    while busy < seconds:
-        busy += timed(lambda: [operator.process(table) for _ in range(100)])[1]
-    return round(operator.n / busy)
 
 
 def shown(title: str, found: list[dict[str, Any]]) -> None:
@@ -204,8 +97,8 @@ def main() -> int:
     shapes = [(32768, 1000, 10), (32768, 10_000, 10), (32768, 10_000, 20)]
     if not quick:
         shapes += [(8192, 10_000, 10), (131072, 1000, 10), (131072, 10_000, 10)]
-    result["join"] = [join(window, epoch, matches, seconds) for window, epoch, matches in shapes]
-    result["join"].append(join(1024, 10_000, 0, seconds, per="k"))
+    result["join"] = [join(window, epoch, window // partners, seconds) for window, epoch, partners in shapes]
+    result["join"].append(join(1024, 10_000, 50, seconds, per="k"))
     shown("join, rows per second of one core", result["join"])
     result["save"] = [saves(131072, group, 3 if quick else 20) for group in (512, 4096)]
     shown("a checkpoint with 1 % new rows, against a whole one", result["save"])

@@ -1,5 +1,5 @@
 """The commands that run in virtual time: ``fuzz``, ``simulate`` and ``lab``. They start no host and need no Java, but
-for the laboratory: one of its sweeps is a Spark job, and one measures hosts beside the simulation."""
+for the laboratory: one of its sweeps is a Spark job, one measures hosts beside the simulation, and one operators."""
 
 from __future__ import annotations
 
@@ -136,7 +136,8 @@ def _policy(name: str, k: int) -> Any:
 def simulate(
     job_file: JobFile,
     policy: Annotated[
-        list[str] | None, typer.Option(
+        list[str] | None,
+        typer.Option(
             metavar="POLICY",
             help=f"One of {', '.join(POLICIES)}, or spelled out: 'active-standby copies=3'; repeatable; default all.",
         ),
@@ -267,31 +268,56 @@ def gu(
             bar.update(tasks[simulated], description=what, completed=done, total=total)
 
         found = study.run(out, quick=quick, seed=seed, hosts=not simulated_only, progress=progress)
-    _show_claims(found["summary"])
+    _show_claims(found["summary"], "Gu et al. 2009, paper and ours")
     missed = [v for v in found["summary"] if not v["within"] or v.get("agrees") is False]
-    reasons: dict[str, list[str]] = {}
-    for value in missed:
-        reasons.setdefault(value.get("why") or "not explained", []).append(f"{value['name']} ({value['found']})")
-    for why, where in reasons.items():
-        console.print(f"{'; '.join(where)}:\n  {why}", highlight=False, soft_wrap=True)
+    _show_reasons(missed)
     console.print(f"{found['runs']:,} results, {found['seconds']:.0f} s; {found['page']}", highlight=False)
     if found["not_measured"]:
         raise DrillFailed(f"could not be measured: {'; '.join(found['not_measured'])}")
     opposed = [v["name"] for v in missed if v.get("agrees") is False]
     if opposed:
         raise DrillFailed(f"measured otherwise than simulated: {'; '.join(opposed)}")
-    unexplained = [f"{v['name']}, {v['found']}" for v in missed if not v.get("why")]
-    if unexplained:
-        raise DrillFailed(f"not as in the paper, and no reason known: {'; '.join(unexplained)}")
+    _fail_unexplained(missed)
 
 
-def _show_claims(summary: list[dict[str, Any]]) -> None:
+@lab.command()
+def spade(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer crashes, points and checkpoints: half a minute.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="Folder for plots, page, results.jsonl and summary.json.")] = Path(
+        "out/lab/spade"
+    ),
+) -> None:
+    """Jacques-Silva et al. 2009 (SPADE): crashes with and without checkpoints, and what checkpoints of joins cost."""
+    from understudy.lab import spade as study
+
+    with _bar() as bar:
+        tasks: dict[str, Any] = {}
+
+        def progress(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what)
+            bar.update(tasks[what], completed=done, total=total)
+
+        try:
+            found = study.run(out, quick=quick, progress=progress)
+        except ValueError as error:
+            raise JobError(str(error)) from None
+    _show_claims(found["summary"], "Jacques-Silva et al. 2009, paper and ours")
+    missed = [v for v in found["summary"] if not v["within"]]
+    _show_reasons(missed)
+    console.print(f"{found['runs']:,} results, {found['seconds']:.0f} s; {found['page']}", highlight=False)
+    _fail_unexplained(missed)
+
+
+def _show_claims(summary: list[dict[str, Any]], title: str) -> None:
     """A line per claim, a column per way of finding out."""
     claims: dict[str, dict[str, Any]] = {}
     for value in summary:
         claims.setdefault(value["name"], {})[value["how"]] = value
     hows = {value["how"]: value["found"] for value in summary}
-    table = Table(title="Gu et al. 2009, paper and ours (red: outside of the shape)", title_justify="left")
+    table = Table(title=f"{title} (red: outside of the shape)", title_justify="left")
     table.add_column("shape")
     for head in ("paper", *hows.values()):
         table.add_column(head, justify="right", max_width=12)
@@ -300,3 +326,18 @@ def _show_claims(summary: list[dict[str, Any]]) -> None:
         cells = ["" if v is None else f"{v['ours']:.3g}" if v["within"] else f"[red]{v['ours']:.3g}[/]" for v in found]
         table.add_row(name, next(iter(values.values()))["says"], *cells)
     console.print(table)
+
+
+def _show_reasons(missed: list[dict[str, Any]]) -> None:
+    """What is not as in the paper, by why."""
+    reasons: dict[str, list[str]] = {}
+    for value in missed:
+        reasons.setdefault(value.get("why") or "not explained", []).append(f"{value['name']} ({value['found']})")
+    for why, where in reasons.items():
+        console.print(f"{'; '.join(where)}:\n  {why}", highlight=False, soft_wrap=True)
+
+
+def _fail_unexplained(missed: list[dict[str, Any]]) -> None:
+    unexplained = [f"{v['name']}, {v['found']}" for v in missed if not v.get("why")]
+    if unexplained:
+        raise DrillFailed(f"not as in the paper, and no reason known: {'; '.join(unexplained)}")

@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from understudy.lab import gu, gu_chain, gu_claims, gu_hosts, gu_page
-from understudy.lab.gu_claims import METHODS, View, means
+from understudy.lab import claims, gu, gu_chain, gu_claims, gu_hosts, gu_page
+from understudy.lab.claims import View, means
+from understudy.lab.gu_claims import METHODS
 from understudy.lab.gu_model import World
 from understudy.lab.gu_params import Params
 
@@ -279,10 +280,10 @@ def test_bytes_are_counted_for_the_epochs_that_were_taken_in(stretch: float) -> 
 
 
 def test_simulation_and_measurement_are_compared_by_direction() -> None:
-    claim = gu_claims.Claim("Fig 0", "ratio", "larger", 2, 1.5, 2.5, lambda view: 2.0, turning=1)
-    assert gu_claims._agree(claim, 1.2, 30.0) and not gu_claims._agree(claim, 1.2, 0.9)
+    claim = claims.Claim("Fig 0", "ratio", "larger", 2, 1.5, 2.5, lambda view: 2.0, turning=1)
+    assert claims._agree(claim, 1.2, 30.0) and not claims._agree(claim, 1.2, 0.9)
     flat = replace(claim, turning=None)
-    assert gu_claims._agree(flat, 2.0, 1.6) and not gu_claims._agree(flat, 2.0, 3.0)
+    assert claims._agree(flat, 2.0, 1.6) and not claims._agree(flat, 2.0, 3.0)
 
 
 def test_a_page_with_measurements(lab: Lab, tmp_path: Path) -> None:

@@ -49,6 +49,24 @@ def test_a_part_whose_file_is_gone_is_missing(tmp_path: Path) -> None:
     assert saves.read(5) == {"a": b"5", "b": None}
 
 
+def test_a_save_does_not_look_at_files_that_it_has_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a large window nearly all parts are those of the save before."""
+    parts = {f"part {number}": b"x" * number for number in range(100)}
+    Saves(tmp_path).add(1, parts)
+    saves = Saves(tmp_path)
+    looked_at: list[str] = []
+    stat = Path.stat
+    monkeypatch.setattr(Path, "stat", lambda self, **how: (looked_at.append(self.name), stat(self, **how))[1])
+    saves.add(2, {**dict.fromkeys(parts), "part 7": b"new"})
+    assert set(looked_at) <= {"operator"}, "a folder that is there"
+    monkeypatch.undo()
+    assert saves.size() == sum(path.stat().st_size for path in saves.files_of(2).values())
+    saves.add(3, dict.fromkeys(parts))
+    saves.add(4, dict.fromkeys(parts))
+    saves.trim(4)
+    assert set(saves._bytes) == names(tmp_path), "nothing is remembered of what was deleted"
+
+
 def test_a_state_in_one_piece_is_one_file(tmp_path: Path) -> None:
     saves = Saves(tmp_path)
     for batch in range(5):

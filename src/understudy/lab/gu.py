@@ -17,7 +17,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, get_args
 
-from understudy.lab.gu_claims import METHODS, Row, summarise
+from understudy.lab.claims import Row
+from understudy.lab.gu_claims import METHODS, summarise
 from understudy.lab.gu_model import World
 from understudy.lab.gu_page import write_page
 from understudy.lab.gu_params import Method, Params, Protocol

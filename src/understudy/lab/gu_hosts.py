@@ -26,7 +26,8 @@ from understudy.core.profile import SNAPSHOT_EPOCHS
 from understudy.drill import copies_in_step
 from understudy.errors import UnderstudyError
 from understudy.lab import gu_chain
-from understudy.lab.gu_claims import METHODS, Row
+from understudy.lab.claims import Row
+from understudy.lab.gu_claims import METHODS
 from understudy.runtime.coordinator import Coordinator
 from understudy.runtime.session import LocalRun, wait_for
 from understudy.verify import silence

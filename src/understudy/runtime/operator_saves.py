@@ -42,7 +42,12 @@ class Saves:
         self._sizes: dict[Batch, int] = {}
         self._listed: dict[Batch, Listed] = {}
         """Those that were saved by parts."""
-        for path in self._folder.glob("*"):
+        self._bytes: dict[str, int] = {}
+        """Of every file. Asking the file system instead would be two calls for each of hundreds of parts that a save
+        has not written, which took longer than what it has."""
+        there = list(self._folder.glob("*"))
+        self._bytes.update((path.name, path.stat().st_size) for path in there)
+        for path in there:
             number = path.name.removesuffix(_PARTS)
             if not number.isdigit():
                 continue
@@ -76,9 +81,11 @@ class Saves:
         temporary = self._folder / f".{name}"
         temporary.write_bytes(content)
         os.rename(temporary, self._folder / name)
+        with self._lock:
+            self._bytes[name] = len(content)
 
     def _size(self, batch: Batch) -> int:
-        return sum(path.stat().st_size for path in self._files(batch).values() if path.exists())
+        return sum(self._bytes.get(name, 0) for name in self._names(batch))
 
     def read(self, batch: Batch) -> State | None:
         if batch not in self._sizes:
@@ -116,6 +123,8 @@ class Saves:
                 del self._sizes[each]
                 self._listed.pop(each, None)
             still = {name for each in self._sizes for name in self._names(each)}
+            for name in before - still:
+                self._bytes.pop(name, None)
         for name in before - still:
             (self._folder / name).unlink(missing_ok=True)
 

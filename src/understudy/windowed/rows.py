@@ -39,8 +39,8 @@ class RowWindow(Window):
         self._new = 0
         """Rows since the last checkpoint."""
         self._dropped_to = 0
-        self._names: dict[str, str] = {}
-        """Of the groups' parts, by their names in the ring."""
+        self._names: dict[tuple[int, int], str] = {}
+        """Of the groups' parts, by slot and writing."""
         self._known = Known()
         self._rate = Rate()
 
@@ -115,14 +115,14 @@ class RowWindow(Window):
         dirty = ring.advance(self._new, start=self._dropped_to)
         self._new = 0
         bodies: dict[str, bytes | None] = {}
-        names = {}
+        names = self._names
         for group in dirty:
             body = packed(self._rows_of(ring, group))
-            names[group.name] = named(group.name, body)
-            bodies[names[group.name]] = body
+            name = names[group.slot, group.write] = named(group.name, body)
+            bodies[name] = body
         ring.written()
         live = ring.live()
-        self._names = {group.name: names.get(group.name) or self._names[group.name] for group in live}
+        self._names = {(group.slot, group.write): names[group.slot, group.write] for group in live}
         head = packed_head(
             {
                 "version": VERSION,
@@ -133,7 +133,9 @@ class RowWindow(Window):
                 "writes": ring.writes,
                 "rows_per_s": self._rate.rows_per_s,
                 "holes": ring.holes,
-                "groups": [[g.slot, g.write, g.first, g.newest, g.count, self._names[g.name]] for g in live],
+                "groups": [
+                    [g.slot, g.write, g.first, g.newest, g.count, name] for g, name in zip(live, self._names.values())
+                ],
                 "notes": self.notes,
             }
         )
@@ -176,7 +178,7 @@ class RowWindow(Window):
         self._ring = ring
         if (ring.window, ring.group) != (self.count, self._group):
             gone += self._lay_anew(ring)
-        self._names = {group.name: self._names[group.name] for group in self._ring.live()}
+        self._names = {(group.slot, group.write): self._names[group.slot, group.write] for group in self._ring.live()}
         self._known.are({each: parts[each] for each in [name, *self._names.values()]})
         return Restored(len(self), gone, damaged, bad)
 
@@ -195,7 +197,7 @@ class RowWindow(Window):
             left = max(group.first, ring.start)
             inside = group.newest + 1 - left - ring.missing(left, group.newest + 1)
             tables.append(table.slice(table.num_rows - inside))
-            self._names[group.name] = name
+            self._names[group.slot, group.write] = name
         if tables:
             self.log.append(pa.concat_tables(tables))
         return damaged, tuple(bad)
