@@ -224,7 +224,7 @@ def outlook(
 def _estimate(job: Job, unit: UnitShape, policy: Policy, classes: list[OperatorClass], profile: Profile) -> Estimate:
     if len(unit.stages) == 1 and (source := job.stages[unit.stages[0]].source) is not None:
         return estimate_source(profile, preserved=isinstance(source, SparkSource))
-    return estimate(policy, profile, reach_s=reach_s(classes))
+    return estimate(policy, profile, reach_s=reach_s(classes, profile.rows_per_s))
 
 
 def _recovery(policy: Policy, classes: list[OperatorClass]) -> tuple[str, str]:
@@ -245,7 +245,7 @@ def _kept(
         what = "its rows" if any(isinstance(s, SparkSource) for s in sources) else "what each epoch holds"
         return f"{what}, on a standby"
     inputs = sorted({i for s in unit.stages for i in topology.stages[s].inputs} - set(unit.stages))
-    return policy.kept(profile, inputs, reach_s=reach_s(classes))
+    return policy.kept(profile, inputs, reach_s=reach_s(classes, profile.rows_per_s))
 
 
 def _numbers(found: Estimate) -> dict[str, float]:

@@ -41,7 +41,7 @@ WRONG: dict[str, tuple[Callable[[us.Job, us.Stream, us.Stream], Any], str]] = {
     "role": (lambda j, a, b: j.barrier(a, b, hots="h1"), "got hots="),
     "stream": (lambda j, a, b: j.barrier(a, "c"), "unknown stream 'c'; streams so far: a, b"),
     "engine": (lambda j, a, b: j.join(a, b, on="road", left=us.rows(9), right=us.rows(0), engine="spark"), "one order"),
-    "engines": (lambda j, a, b: j.aggregate(a, by="road", window=us.rows(5), m=("id", "max"), engine="x"), "engine='x'"),
+    "engines": (lambda j, a, b: j.aggregate(a, by="road", window=us.rows(5), m=("id", "max"), engine="x"), "='x'"),
     "schema": (lambda j, a, b: j.barrier(a, b, schema="x long"), "leave it out"),
 }  # fmt: skip
 

@@ -96,10 +96,24 @@ class OperatorClass:
     determinism_cause: str
     window: Window | None = None
     """Set when the state can be rebuilt by replaying the input that this window reaches back to."""
+    rows: int | None = None
+    """Set when it can be by replaying so many of the newest rows."""
     refusal: str = ""
     """Why upstream backup cannot rebuild it; empty when it can."""
     notes: tuple[str, ...] = ()
     """What the judgement takes for granted."""
+
+    @property
+    def lets_go(self) -> bool:
+        """Of old input, while newer comes."""
+        return self.window is not None or self.rows is not None
+
+    def reach_s(self, rows_per_s: float = 0.0) -> float:
+        """How far back the state reaches into its input. Where nobody knows how many rows come, a window by rows is
+        taken to be short."""
+        if self.rows is not None:
+            return float(f"{self.rows / rows_per_s:.2g}") if rows_per_s else 0.0
+        return self.window.reach_s if self.window is not None else 0.0
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -148,6 +162,7 @@ OPAQUE = {
 """Operators that run a function of the user's, and how users call them."""
 WINDOWS_PER_KEY = "WindowsPerKey"
 """Understudy's own, of ``job.join`` and ``job.aggregate``."""
+KEYS_FOR_EVER = "a window per key keeps the newest rows of every key, however old they are"
 _STATIC_DATA = ("LocalRelation", "Range", "LogicalRDD", "OneRowRelation")
 _REASONS: dict[CallKind, str] = {
     "random": "is random",
@@ -168,7 +183,8 @@ def judge(plan: Operator, *, output_mode: str | None = None) -> OperatorClass:
     heaviest = max(kept, key=lambda found: STATES.index(found.state), default=_NOTHING)
     window, refusal = _rebuilt(plan, kept)
     determinism, why = _determinism(plan, kept)
-    return OperatorClass(heaviest.state, heaviest.cause, determinism, why, window, refusal, tuple(_notes(plan)))
+    notes = tuple(_notes(plan))
+    return OperatorClass(heaviest.state, heaviest.cause, determinism, why, window, refusal=refusal, notes=notes)
 
 
 def _keeps(operator: Operator, plan: Operator, output_mode: str | None) -> _Keeps | None:
@@ -179,7 +195,7 @@ def _keeps(operator: Operator, plan: Operator, output_mode: str | None) -> _Keep
             return _forever("join", "a join of two streams keeps rows of both for matches to come")
         return None
     if operator.name == WINDOWS_PER_KEY:
-        return _forever("window per key", "a window per key keeps the newest rows of every key, however old they are")
+        return _forever("window per key", KEYS_FOR_EVER)
     if operator.name in OPAQUE:
         name = OPAQUE[operator.name]
         return _forever(name, f"{name} keeps whatever its function puts into its state")
@@ -326,3 +342,36 @@ def of_object(*, stateless: bool, query: OperatorClass | None = None) -> Operato
         state="stateless", state_cause="declared with stateless=True", determinism="repeatable",
         determinism_cause=trusted, notes=(trusted,),
     )  # fmt: skip
+
+
+# -- operators that come with it --------------------------------------------------------------------------------------
+
+
+def of_rows(*counts: int) -> OperatorClass:
+    """Of windows over whole streams, the newest so many rows of each."""
+    count = max(counts)
+    cause = f"a window of {count:,} rows lets go of a row when so many have come after it"
+    return _own("windowed", cause, rows=count)
+
+
+def of_time(window: Window) -> OperatorClass:
+    """Of windows of event time, whose newest is the newest row's."""
+    late = f" and {duration(window.delay_s)} for late rows" if window.delay_s else ""
+    cause = f"window of {duration(window.length_s)}{late} lets go of input after {duration(window.reach_s)}"
+    return _own("windowed", cause, window=window)
+
+
+def of_keys() -> OperatorClass:
+    """Of windows per key."""
+    return _own("unbounded", KEYS_FOR_EVER, refusal=KEYS_FOR_EVER)
+
+
+def of_barrier() -> OperatorClass:
+    """Its state is what waits for partners; but which partner a row has is told by how many came before it."""
+    refusal = "a barrier pairs rows by their numbers, and a replay cannot know the number of the first that it finds"
+    return _own("windowed", "a barrier keeps the rows that wait for their partners", refusal=refusal)
+
+
+def _own(state: State, cause: str, **known: Any) -> OperatorClass:
+    converges = not known.get("refusal")
+    return OperatorClass(state, cause, "convergent-capable" if converges else "deterministic", cause, **known)

@@ -411,7 +411,7 @@ class Coordinator:
     def _arms_late(self) -> bool:
         """What feeds a window that is rebuilt by replay is trimmed, and so checkpointed, only when windows close."""
         replayed = (s for s, u in self.topology.unit_of.items() if self.topology.units[u].policy.recovery == "replay")
-        return any(found.window for s in replayed if (found := self.operators.get(s)))
+        return any(found.lets_go for s in replayed if (found := self.operators.get(s)))
 
     # -- telling ---------------------------------------------------------------------------------------------------
 

@@ -112,7 +112,8 @@ class OperatorKind:
             raise JobError(f"{defined.where}: operator {stage!r} cannot be made: {cause_of(error)[0]}") from None
 
     def judged(self, stage: str) -> OperatorClass:
-        return of_object(stateless=self._operator(stage).stateless)
+        operator = self._operator(stage)
+        return operator.judged or of_object(stateless=operator.stateless)
 
     def schema(self, stage: str) -> str:
         return spark_words(self._operator(stage).schema)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from understudy.core.acks import FINAL
 from understudy.core.numbers import FIRST_EPOCH, Epoch, after, between
@@ -13,6 +13,7 @@ from understudy.core.pacing import Asking, Pace
 from understudy.core.policies import base
 from understudy.core.policies.upstream import Row
 from understudy.core.queue import READ_AHEAD, OutputQueue, has_room, lead_for
+from understudy.core.reach import Reach
 from understudy.core.windows import Windows
 from understudy.sim.disks import Version
 from understudy.sim.model import EMPTY, State
@@ -95,7 +96,7 @@ class Copy:
         output: tuple[int, ...] = (),
         gap: Epoch = FIRST_EPOCH,
         row: Row | None = None,
-        windows: list[list[int]] | None = None,
+        windows: list[Any] | None = None,
     ) -> None:
         """``first`` is the oldest epoch of its stream that this copy has or will make; ``output`` are those it has.
         ``row``: it is being rebuilt, and with whom. ``windows``: what those in its state are made of, if that is
@@ -130,6 +131,9 @@ class Copy:
         """The keepers that want it to stand still; while its unit's policy changes, there are two."""
         self._windows: Windows | None = None
         self._windows_before = windows
+        self._reach = Reach(windows) if name in self.world.job.rows else None
+        self._needed = after(done)
+        """The oldest epoch that its newest rows are made of, where it is they that are its state."""
         begin = after(done) if first is None else first
         self.output = Output(self.world, name, first=begin, gap=gap, row=row)
         for epoch, value in enumerate(output, begin):
@@ -231,6 +235,8 @@ class Copy:
         values = [self.read.pop((stream, epoch)) for stream in self.inputs]
         self.state, value = job.step(self.name, self.number, epoch, self.state, values)
         self.done = epoch
+        if self._reach is not None:
+            self._needed = self._reach.committed(epoch, [job.rows_in(self.state)])
         if epoch % self.saves == 0:
             self.history[epoch] = self.state
         self.output.append(epoch, value)
@@ -247,6 +253,8 @@ class Copy:
 
     def needs(self, epoch: Epoch) -> Epoch:
         """The oldest input epoch from which the state after ``epoch``, which was just made, can be rebuilt."""
+        if self._reach is not None:
+            return self._needed
         window = self.world.job.windows.get(self.name)
         if window is None:
             return self.world.job.needs_after(self.name, epoch)
@@ -254,8 +262,10 @@ class Copy:
             self._windows = Windows(window, start=epoch, history=self._windows_before)
         return self._windows.committed(epoch, self.state[0])
 
-    def windows_until(self, epoch: Epoch) -> list[list[int]] | None:
+    def windows_until(self, epoch: Epoch) -> list[Any] | None:
         """What open windows are made of, for the last checkpoint."""
+        if self._reach is not None:
+            return self._reach.history()
         return self._windows_before if self._windows is None else self._windows.history(epoch)
 
     def prune(self, trimmed: Epoch) -> None:

@@ -189,7 +189,8 @@ class Unit(Member):
                 self.world.violate(f"{name} is rebuilt from what is being rebuilt itself: {start.row}")
             # With nothing in its state, a stage's output is right again once its whole span was read. When windows are
             # right again is not known, but no stage asks for their output before they are, and sinks are not given it.
-            span = 1 if name in self.world.job.windows else self.world.job.span_of(name)
+            job = self.world.job
+            span = 1 if name in job.windows or name in job.rows else job.span_of(name)
             first = start.epoch if lossy or start.epoch == 0 else Epoch(start.epoch + span - 1)
             valid[name] = Place(first, start.lost, start.row)
             fresh, gap = self.world.job.fresh(name), first if start.lost else FIRST_EPOCH

@@ -9,6 +9,8 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from understudy.core.operators import OperatorClass
+from understudy.core.reach import Span
 from understudy.windowed.parts import prefixed, under
 
 Times = tuple[float, float]
@@ -80,6 +82,14 @@ class Windowed(ABC):
         """Of what comes of rows like these. Raises ValueError."""
 
     @abstractmethod
+    def judged(self) -> OperatorClass:
+        """What it remembers, and whether it can be rebuilt by replay."""
+
+    def spans(self) -> list[Span]:
+        """Which rows its state is made of, window by window. Only of one that can be rebuilt by replay."""
+        return [window.span() for window in self.windows().values()]
+
+    @abstractmethod
     def windows(self) -> Mapping[str, Window]:
         """What is to be saved, by a name that is part of every part's name. In the order of the inputs."""
 
@@ -114,6 +124,10 @@ class Window(ABC):
     def restore(
         self, parts: Mapping[str, bytes | None], stale: int | None = None, times: Times | None = None
     ) -> Restored: ...
+
+    def span(self) -> Span:
+        """The number of the oldest row that it has, and the number that its next row will have."""
+        raise NotImplementedError("it has rows of every key, however old they are")
 
 
 class Rate:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from understudy.core.reach import Span
 from understudy.windowed.base import Restored, Times, Window
 from understudy.windowed.index import Index
 from understudy.windowed.keys import Lookup, as_numbers, keys_of, present
@@ -64,6 +65,9 @@ class IndexedWindow(Window):
 
     def take(self, positions: Ints, names: Sequence[str]) -> pa.Table:
         return self.rows.log.take(positions, names)
+
+    def span(self) -> Span:
+        return self.rows.span()
 
     def save(self, at: float | None = None) -> dict[str, bytes | None]:
         return self.rows.save(at)
