@@ -5,6 +5,9 @@ For what is not a query: an online model, a filter, a parser, an algorithm. Its 
 - ``process(self, table)``: one epoch's rows as an Arrow table, for every input one; returns what comes of them;
 - ``save(self) -> bytes`` and ``restore(self, saved)``: its state. Both or neither: without them its attributes are
   pickled;
+- ``missed(self, rows, epochs)``, if it wants to know: under ``us.Checkpoint``, after ``restore``, how many epochs are
+  not in the state, and how many rows of each input, by its name, came in them. What would have expired meanwhile can
+  then be let go of. Where the producer was lost as well, rows are as many as was usual;
 - ``needs_all_input = True`` where one row that is missing would spoil all that comes after it. ``us.Checkpoint`` then
   loses nothing of its input, and what is before it may not lose any either.
 
@@ -53,6 +56,8 @@ def checked(cls: Any, schema: Any, *, inputs: int, stateless: bool) -> Operator:
     if hasattr(cls, "save"):
         _check_takes(cls, "save", 0, "nothing")
         _check_takes(cls, "restore", 1, "what save returned")
+    if hasattr(cls, "missed"):
+        _check_takes(cls, "missed", 2, "the rows that are missing, by input, and how many epochs")
     needs_all_input = getattr(cls, "needs_all_input", False)
     if not isinstance(needs_all_input, bool):
         raise ValueError(f"{cls.__name__}.needs_all_input is {needs_all_input!r}; make it True or False")

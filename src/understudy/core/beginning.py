@@ -7,13 +7,14 @@ and simulated ones only carry the questions and answers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from understudy.core.landed import Known
 from understudy.core.numbers import Epoch, after, before
 from understudy.core.policies.upstream import Row
 from understudy.core.queue import OutputQueue
+from understudy.core.row_counts import UNCOUNTED, Counted
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class Place:
     """Who is being rebuilt there, and may lack what the consumer needs."""
     landed: Known = field(default_factory=dict)
     """What sinks below had when the producer let go of what was before, or more."""
+    counted: Counted = UNCOUNTED
+    """How many rows its recent epochs had."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,8 @@ class Start:
     lost: bool
     row: Row | None
     """With whom it is being rebuilt; None where what was before is lost anyway."""
+    counted: Mapping[str, Counted] = field(default_factory=dict)
+    """Input -> how many rows its recent epochs had."""
 
     @property
     def promised(self) -> bool:

@@ -112,6 +112,12 @@ class Child:
         self._restore(saved)
         return None
 
+    def _on_missed(self, rows: list[tuple[str, int]], epochs: int) -> None:
+        if isinstance(self._object, Windowed):
+            self._object.missed([count for _, count in rows])
+        elif hasattr(self._object, "missed"):
+            self._object.missed(dict(rows), epochs)
+
     def _restore(self, saved: bytes) -> None:
         if hasattr(self._object, "restore"):
             self._object.restore(saved)

@@ -58,9 +58,15 @@ class Living:
         replay only if it keeps nothing."""
 
     def start(self) -> None:
-        """Unless it was before."""
-        if self._process is not None and self._process.lives:
-            return
+        """With the state that the stage begins from, less what would have left it meanwhile."""
+        if self._process is None or not self._process.lives:
+            self._start()
+        assert self._process is not None
+        missed = self.stage.missed
+        if missed.epochs:
+            self._process.missed([(stream, missed.rows.get(stream, 0)) for stream in self.stage.inputs], missed.epochs)
+
+    def _start(self) -> None:
         self._process = OperatorProcess(self.stage.name, self._operator, self.host.imports)
         if self.stage.stopping:  # and whoever said so found no process yet
             self._process.end()

@@ -100,6 +100,11 @@ class OperatorProcess:
         told: str | None = None if self._stateless else self._ask("restore", saved)
         return told
 
+    def missed(self, rows: list[tuple[str, int]], epochs: int) -> None:
+        """So many rows of each input are not in the state that was restored."""
+        if not self._stateless:
+            self._ask("missed", rows, epochs)
+
     def make(self) -> None:
         """Wait until the object is there."""
         with self._lock:

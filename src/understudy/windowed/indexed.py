@@ -66,6 +66,12 @@ class IndexedWindow(Window):
     def take(self, positions: Ints, names: Sequence[str]) -> pa.Table:
         return self.rows.log.take(positions, names)
 
+    def missed(self, lost: int) -> int:
+        gone = self.rows.missed(lost)
+        nothing = np.empty(0, np.int64)
+        self._index.insert(nothing, nothing, self._index.rows >= self.rows.log.first)
+        return gone
+
     def span(self) -> Span:
         return self.rows.span()
 

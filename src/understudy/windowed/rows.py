@@ -94,6 +94,15 @@ class RowWindow(Window):
             self.log.drop(self._ring.skip(lost))
         return self.total
 
+    def missed(self, lost: int) -> int:
+        if self._ring is None or lost <= 0:
+            return 0
+        before = len(self)
+        self._ring.lose(self.total, lost)
+        self._new += lost
+        self._slide(self._ring)
+        return before - len(self)
+
     def numbers(self, until: int | None = None) -> Ints:
         """Of the rows that are there, up to this one."""
         if self._ring is None:
