@@ -49,12 +49,21 @@ class Start:
         return self.row is None or self.row.promised
 
 
-def place(queue: OutputQueue, consumer: str, *, newest: bool, gap: Epoch, row: Row | None, landed: Known) -> Place:
+def place(
+    queue: OutputQueue,
+    consumer: str,
+    *,
+    newest: bool,
+    gap: Epoch,
+    row: Row | None,
+    landed: Known,
+    counted: Counted = UNCOUNTED,
+) -> Place:
     """What the producing end of a stream answers. ``gap``: epochs before this one were lost without protection.
     ``row``: with whom the producer is being rebuilt itself. ``landed``: what its host knows of sinks."""
     progress = queue.progress[consumer]
     epoch = after(progress.given) if newest else max(queue.first, after(progress.acked))
-    return Place(epoch, newest or epoch <= gap, row if queue.owes(consumer) else None, landed)
+    return Place(epoch, newest or epoch <= gap, row if queue.owes(consumer) else None, landed, counted)
 
 
 def start(places: Sequence[Place], lost_with: str | None, tolerates: int, *, newest: bool) -> Start:

@@ -101,10 +101,10 @@ class Door:
                 return refuse(Refusal.FENCED)
             led = stream.producer
             queue, landed = stream.queue, self.host.landed.known
-            found = beginning.place(
-                queue, call.consumer, newest=call.newest, gap=led.gap, row=led.row, landed=landed
-            )
             counted = stream.counts.newest() if call.counted else UNCOUNTED
+            found = beginning.place(
+                queue, call.consumer, newest=call.newest, gap=led.gap, row=led.row, landed=landed, counted=counted
+            )
         hosts, k = (None, 0) if found.row is None else (tuple(found.row.hosts), found.row.k)
         return messages.Place(found.epoch, found.lost, dict(found.landed), hosts, k, counted.first, counted.rows)
 

@@ -14,9 +14,10 @@ from understudy.core.policies import base
 from understudy.core.policies.upstream import Row
 from understudy.core.queue import READ_AHEAD, OutputQueue, has_room, lead_for
 from understudy.core.reach import Reach
+from understudy.core.row_counts import RowCounts
 from understudy.core.windows import Windows
 from understudy.sim.disks import Version
-from understudy.sim.model import EMPTY, State
+from understudy.sim.model import EMPTY, State, rows_of
 
 if TYPE_CHECKING:
     from understudy.sim.nodes import World
@@ -33,7 +34,7 @@ Reply = Callable[[Epoch, int, str | None], None]
 class Output:
     """The producing end of a stream: its queue, what is in it, and those who wait for what is not."""
 
-    __slots__ = ("gap", "heard", "pending", "queue", "row", "stream", "values")
+    __slots__ = ("_number", "counts", "gap", "heard", "pending", "queue", "row", "stream", "values")
 
     def __init__(
         self, world: World, stream: str, *, first: Epoch, gap: Epoch = FIRST_EPOCH, row: Row | None = None
@@ -43,6 +44,8 @@ class Output:
         lead = lead_for(at.heartbeat_s * at.misses, at.epoch_s)
         self.queue = OutputQueue(world.topology.consumers(stream), start=first, rebuilt=row is not None, lead=lead)
         self.values: dict[Epoch, int] = {}
+        self.counts = RowCounts()
+        self._number = world.number[stream]
         self.gap = gap
         """Epochs before this one were lost without protection, and are served as empty ones."""
         self.heard: dict[str, Mapping[int, Epoch]] = {}
@@ -53,6 +56,7 @@ class Output:
     def append(self, epoch: Epoch, value: int) -> None:
         if epoch < self.queue.next:
             return
+        self.counts.came(epoch, rows_of(self._number, epoch))
         if self.queue.append(epoch):
             self.values[epoch] = value
         if self.pending:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from understudy.core.numbers import FIRST_EPOCH, Epoch
 from understudy.core.operators import Window
@@ -47,8 +48,14 @@ def kept_for(window: Window) -> int:
     return math.ceil((1000 * window.reach_s + _EARLY_MS + _LATE_MS) / _STEP_MS) + 2
 
 
+ROWS_USUAL = 1.5
+"""Rows that an epoch of a stream has on average."""
+LOST_ROW = -1
+"""In a window by rows: one that came while nobody was there."""
+
+
 def rows_of(number: int, epoch: Epoch) -> int:
-    """How many rows a stage reads in an epoch: none to three, in any four epochs six."""
+    """How many rows an epoch of a stream has: none to three, in any four epochs six."""
     return (number + 3 * epoch + epoch // 4) % 4
 
 
@@ -80,6 +87,19 @@ class SimJob:
     def fresh(self, stage: str) -> State:
         return (0,) if self.span_of(stage) == 0 or stage in self.windows or stage in self.rows else ()
 
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self.topology.stages)}
+
+    def rows_read(self, stage: str, epoch: Epoch) -> int:
+        """Rows that a stage reads in an epoch, of all its inputs."""
+        return sum(rows_of(self._numbers[name], epoch) for name in self.topology.stages[stage].inputs)
+
+    def without_stale(self, stage: str, state: State, missed: int) -> State:
+        """A window by rows that so many rows have passed by."""
+        kept = [*state[1:], *[LOST_ROW] * missed]
+        return (state[0] + missed, *kept[max(0, len(kept) - self.rows[stage]) :])
+
     def step(self, stage: str, number: int, epoch: Epoch, state: State, values: Sequence[int]) -> tuple[State, int]:
         """One epoch: the state after it and what comes out. ``number`` tells stages apart."""
         if stage in self.windows:
@@ -87,9 +107,10 @@ class SimJob:
         span = self.span_of(stage)
         read = mix(values)
         if stage in self.rows:
-            rows = [*state[1:], *(mix((read, row)) for row in range(rows_of(number, epoch)))]
+            new = [mix((read, row)) for row in range(self.rows_read(stage, epoch))]
+            rows = [*state[1:], *new]
             kept = rows[max(0, len(rows) - self.rows[stage]) :]
-            return (state[0] + rows_of(number, epoch), *kept), mix((number, *kept))
+            return (state[0] + len(new), *kept), mix((number, *kept))
         if span == 0:
             after: State = (mix((state[0], read)),)
             return after, mix((number, after[0]))

@@ -9,18 +9,19 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from understudy.core import agreement, beginning, failover, keeping
+from understudy.core import agreement, beginning, failover, keeping, row_counts
 from understudy.core.acks import FINAL
 from understudy.core.beginning import Place
 from understudy.core.draining import Ending, ending
 from understudy.core.landed import Known
-from understudy.core.numbers import FIRST_EPOCH, NO_EPOCH, NO_GENERATION, Epoch, Generation, after, before
+from understudy.core.numbers import FIRST_EPOCH, NO_EPOCH, NO_GENERATION, Epoch, Generation, after, before, between
 from understudy.core.plans import UnitPlan
 from understudy.core.policies import Policy, base
 from understudy.sim.copies import Copy, Output
 from understudy.sim.disks import Version
 from understudy.sim.keepers import Keeper
 from understudy.sim.members import Member
+from understudy.sim.model import ROWS_USUAL, State
 
 if TYPE_CHECKING:
     from understudy.sim.hosts import Host
@@ -169,12 +170,27 @@ class Unit(Member):
                 self.world.violate(f"{name} goes on after {resumed.epoch}, which nobody has acknowledged")
             if not shape.needs_all_input:
                 at, first = resumed.epoch, after(resumed.epoch)
-                copy = Copy(self, name, done=at, state=copy.state, first=first, gap=first)
+                state = self._without_stale(name, copy, at, dict(zip(shape.inputs, places, strict=True)))
+                copy = Copy(self, name, done=at, state=state, first=first, gap=first)
             elif resumed.skipped:
                 self.world.violate(f"{name} needs all its input, and lacks {resumed.skipped} epochs after {copy.done}")
             self.copies[name] = copy
             valid[name] = Place(copy.output.queue.first, lost=False)
         self.host.tell(f"goes on with the saved states of {self.name}: {valid}")
+
+    def _without_stale(self, name: str, copy: Copy, at: Epoch, places: Mapping[str, Place]) -> State:
+        """What has not expired by then of a state that was saved some while ago."""
+        job = self.world.job
+        if name not in job.rows:
+            return copy.state
+        counted = {stream: place.counted for stream, place in places.items()}
+        lacks = row_counts.missed(copy.done, at, counted, dict.fromkeys(counted, ROWS_USUAL))
+        lost = list(between(after(copy.done), after(at)))
+        rows, true = sum(lacks.rows.values()), sum(job.rows_read(name, epoch) for epoch in lost)
+        unknown = [epoch for epoch in lost for answer in counted.values() if answer.of(epoch) is None]
+        if abs(rows - true) > 2 * len(unknown):
+            self.world.violate(f"{name} is told that it missed {rows} rows, and missed {true}")
+        return job.without_stale(name, copy.state, rows)
 
     def _begin_anew(self) -> None:
         lossy, self._beginning = self._beginning == "newest", None
