@@ -111,8 +111,8 @@ def test_under_checkpoints_every_kind_of_state_has_its_own_loss() -> None:
         (WINDOW, "what is in its open windows", saved + "until 15 s have passed: what was open then has closed"),
         (of_rows(32_768, 0), "the rows in its windows; stale ones are dropped",
          saved + "until 32,768 newer rows have come"),
-        (of_keys(), "the newest rows of each key; stale ones are dropped",
-         saved + "of each key until its window has newer rows"),
+        (of_keys(), "the newest rows of each key",
+         saved + "until the window of each key has newer rows"),
         (EVER, "all that it remembers", saved + "for as long as what it remembers counts"),
         (of_object(stateless=False), "what its code keeps", saved + "for as long as what its code keeps counts"),
     ):  # fmt: skip

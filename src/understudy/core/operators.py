@@ -48,7 +48,7 @@ KINDS: dict[Kind, Needs] = {
     "time": Needs("what is in its open windows", "until {reach} have passed: what was open then has closed"),
     "while": Needs("what the watermark has not passed", "until the watermark has passed what was there then"),
     "rows": Needs("the rows in its windows; stale ones are dropped", "until {rows} newer rows have come"),
-    "keys": Needs("the newest rows of each key; stale ones are dropped", "of each key until its window has newer rows"),
+    "keys": Needs("the newest rows of each key", "until the window of each key has newer rows"),
     "pairs": Needs("what waits for partners; producers keep what came since", "from then on"),
     "lasting": Needs("all that it remembers", "for as long as what it remembers counts"),
     "own": Needs("what its code keeps", "for as long as what its code keeps counts"),
