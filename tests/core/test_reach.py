@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from protections import PATIENT
 
-from understudy.core.reach import Reach, Span
+from understudy.core.landed import Landed
+from understudy.core.reach import Numbers, Reach, Span, numbered
 
 Rows = list[tuple[int, ...]]
 """Per epoch, the rows of one input."""
@@ -34,7 +35,7 @@ COUNTS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, m
 WINDOWS = st.tuples(st.integers(0, 9), st.integers(0, 9)).map(list)
 
 
-def numbered(counts: list[tuple[int, int]]) -> list[Rows]:
+def inputs_of(counts: list[tuple[int, int]]) -> list[Rows]:
     """Every row another number, so that none is taken for another."""
     inputs: list[Rows] = []
     for number in (0, 1):
@@ -48,7 +49,7 @@ def numbered(counts: list[tuple[int, int]]) -> list[Rows]:
 def test_a_replay_holds_what_its_predecessor_held(
     counts: list[tuple[int, int]], windows: list[int], data: st.DataObject
 ) -> None:
-    inputs = numbered(counts)
+    inputs = inputs_of(counts)
     held, needs = run(inputs, windows, 0)
     had = data.draw(st.integers(0, len(counts) - 1), label="what consumers have")
     begin = data.draw(st.integers(0, min(needs[had], len(counts) - 1)), label="the oldest that is there")
@@ -62,7 +63,7 @@ def test_a_replay_holds_what_its_predecessor_held(
 @settings(PATIENT, max_examples=150)
 @given(COUNTS, WINDOWS)
 def test_it_is_the_epoch_of_the_oldest_row(counts: list[tuple[int, int]], windows: list[int]) -> None:
-    inputs = numbered(counts)
+    inputs = inputs_of(counts)
     held, needs = run(inputs, windows, 0)
     assert needs == sorted(needs)
     for epoch, needed in enumerate(needs):
@@ -76,7 +77,7 @@ def test_it_is_the_epoch_of_the_oldest_row(counts: list[tuple[int, int]], window
 def test_a_stage_that_was_stopped_goes_on_with_its_history(
     counts: list[tuple[int, int]], windows: list[int], stop: int
 ) -> None:
-    inputs = numbered(counts)
+    inputs = inputs_of(counts)
     _, needs = run(inputs, windows, 0)
     reach, found = Reach(), []
     seen: list[list[int]] = [[] for _ in inputs]
@@ -109,3 +110,63 @@ def test_without_rows_nothing_is_let_go_of_and_nothing_piles_up() -> None:
     kept = reach.history()
     assert {reach.committed(epoch, [(50, 60)]) for epoch in range(20, 200)} == {16}
     assert reach.history() == kept
+
+
+# -- numbers of a barrier's rows --------------------------------------------------------------------------------------
+
+
+def paired(inputs: list[Rows], start: int, totals: tuple[int, ...]) -> list[list[tuple[int, ...]]]:
+    """What a barrier makes of every epoch from ``start`` on, when so many rows of each input came before."""
+    rows: list[dict[int, int]] = [{} for _ in inputs]
+    ends, done, made = list(totals), min(totals), []
+    for epoch in range(start, len(inputs[0])):
+        for place, each in enumerate(inputs):
+            for row in each[epoch]:
+                rows[place][ends[place]] = row
+                ends[place] += 1
+        until = min(ends)
+        whole = [n for n in range(done, until) if all(n in each for each in rows)]
+        made.append([tuple(each[n] for each in rows) for n in whole])
+        done = until
+    return made
+
+
+@settings(PATIENT, max_examples=150)
+@given(COUNTS, st.data())
+def test_a_barrier_is_rebuilt_with_the_numbers_that_were_told(
+    counts: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    """Whatever was told besides, in whatever order: what is known is of the newest epoch that was told."""
+    inputs = inputs_of(counts)
+    expected = paired(inputs, 0, (0, 0))
+    reach, numbers, landed, ends, told = Reach(), Numbers("both", -1, (0, 0)), Landed(), [0, 0], []
+    had = data.draw(st.integers(0, len(counts) - 1), label="what consumers have")
+    for epoch in range(had + 1):
+        for place, each in enumerate(inputs):
+            ends[place] += len(each[epoch])
+        numbers.committed(epoch, ends)
+        needed = reach.committed(epoch, [(min(ends), end) for end in ends])
+        told.append(numbers.told(needed))
+    for known in data.draw(st.permutations(told), label="as they come"):
+        landed.hears(known)
+    begin, totals = numbered(landed.known, "both", 2)
+    again = paired(inputs, begin, totals)
+    assert begin == needed and again[max(0, had + 1 - begin) :] == expected[had + 1 :]
+
+
+
+def test_numbers_go_on_over_a_stop() -> None:
+    first = Numbers("both", -1, (0, 0))
+    for epoch in range(5):
+        first.committed(epoch, (3 * epoch, 2 * epoch))
+    first.told(3)
+    second = Numbers("both", 4, (12, 8), json.loads(json.dumps(first.history())))
+    assert numbered(second.told(3), "both", 2) == (3, (6, 4))
+    second.committed(5, (20, 20))
+    assert numbered(second.told(6), "both", 2) == (6, (20, 20))
+
+
+def test_of_epochs_that_it_has_not_seen_it_says_nothing() -> None:
+    numbers = Numbers("both", 6, (70, 60))
+    assert numbers.told(6) == {} and numbered({}, "both", 2) == (0, (0, 0))
+    assert numbered(numbers.told(7), "both", 2) == (7, (70, 60))

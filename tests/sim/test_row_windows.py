@@ -69,6 +69,41 @@ def test_they_come_under_upstream_backup_while_they_are_full(then: str) -> None:
         assert complaints(windowed("sweeping"), Fault("kill", at, 0.5, 0), switches=switches, stories=2) == []
 
 
+# -- pairs ------------------------------------------------------------------------------------------------------------
+
+
+def pairing(policy: str, *, shape: str, units: dict[str, str] | None = None) -> SimJob:
+    job = uniform(SHAPES[shape], POLICIES[policy], units=units)
+    return replace(job, pairs=[name for name, stage in job.topology.stages.items() if stage.inputs])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("policy", [*REPLAYED, "sweeping", "active"])
+def test_rows_are_paired_as_they_were_after_a_death(policy: str, shape: str) -> None:
+    for kills in (1, 2) if policy == "upstream-2" else (1,):
+        harm = [Fault("kill", 1.5 + 0.4 * number, 0.5, number) for number in range(kills)]
+        assert complaints(pairing(policy, shape=shape), *harm, stories=4) == []
+
+
+@pytest.mark.parametrize("policy", REPLAYED)
+def test_rows_are_paired_as_they_were_after_a_stop(policy: str) -> None:
+    harm = (Fault(STOP, 1.2, 0.2, 0), Fault(STOP, 1.6, 0.2, 0), Fault("kill", 1.8, 0.5, 0))
+    assert complaints(pairing(policy, shape="diamond"), *harm, stories=4) == []
+
+
+def test_pairs_come_under_upstream_backup_while_rows_wait() -> None:
+    switches = (Switching("c", POLICIES["upstream"], 0.7),)
+    for at in (1.6, 2.2):
+        harm = Fault("kill", at, 0.5, 0)
+        assert complaints(pairing("sweeping", shape="diamond"), harm, switches=switches, stories=3) == []
+
+
+def test_forgetting_the_numbers_of_rows_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Copy, "tell_numbers", lambda self: None)
+    found = complaints(pairing("upstream", shape="diamond"), Fault("kill", 1.5, 0.5, 0))
+    assert any("numbers" in text for text in found)
+
+
 # -- broken on purpose ------------------------------------------------------------------------------------------------
 
 

@@ -7,17 +7,18 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from understudy.core import row_counts
 from understudy.core.acks import FINAL
-from understudy.core.numbers import FIRST_EPOCH, Epoch, after, between
+from understudy.core.numbers import FIRST_EPOCH, NO_EPOCH, Epoch, after, between
 from understudy.core.pacing import Asking, Pace
 from understudy.core.policies import base
 from understudy.core.policies.upstream import Row
 from understudy.core.queue import READ_AHEAD, OutputQueue, has_room, lead_for
-from understudy.core.reach import Reach
-from understudy.core.row_counts import RowCounts
+from understudy.core.reach import Numbers, Reach
+from understudy.core.row_counts import Counted, RowCounts
 from understudy.core.windows import Windows
 from understudy.sim.disks import Version
-from understudy.sim.model import EMPTY, State, rows_of
+from understudy.sim.model import EMPTY, ROWS_USUAL, State, rows_of
 
 if TYPE_CHECKING:
     from understudy.sim.nodes import World
@@ -135,7 +136,12 @@ class Copy:
         """The keepers that want it to stand still; while its unit's policy changes, there are two."""
         self._windows: Windows | None = None
         self._windows_before = windows
-        self._reach = Reach(windows) if name in self.world.job.rows else None
+        job = self.world.job
+        history = windows or [None, None]
+        self._reach = Reach(history[0]) if name in job.rows or name in job.pairs else None
+        self._numbers: Numbers | None = None
+        if name in job.pairs:
+            self._numbers = Numbers(name, done, job.totals(name, state), history[1])
         self._needed = after(done)
         """The oldest epoch that its newest rows are made of, where it is they that are its state."""
         begin = after(done) if first is None else first
@@ -240,7 +246,9 @@ class Copy:
         self.state, value = job.step(self.name, self.number, epoch, self.state, values)
         self.done = epoch
         if self._reach is not None:
-            self._needed = self._reach.committed(epoch, [job.rows_in(self.state)])
+            self._needed = self._reach.committed(epoch, job.rows_in(self.name, self.state))
+        if self._numbers is not None:
+            self._numbers.committed(epoch, job.totals(self.name, self.state))
         if epoch % self.saves == 0:
             self.history[epoch] = self.state
         self.output.append(epoch, value)
@@ -266,10 +274,29 @@ class Copy:
             self._windows = Windows(window, start=epoch, history=self._windows_before)
         return self._windows.committed(epoch, self.state[0])
 
+    def without_stale(self, at: Epoch, counted: Mapping[str, Counted]) -> State:
+        """What has not expired by then of its state, which was saved some while ago."""
+        job = self.world.job
+        if self.name not in job.rows:
+            return self.state
+        lost = list(between(after(self.done), after(at)))
+        lacks = row_counts.missed(self.done, at, counted, dict.fromkeys(counted, ROWS_USUAL))
+        rows, true = sum(lacks.rows.values()), sum(job.rows_read(self.name, epoch) for epoch in lost)
+        unknown = [epoch for epoch in lost for answer in counted.values() if answer.of(epoch) is None]
+        if abs(rows - true) > 2 * len(unknown):
+            self.world.violate(f"{self.name} is told that it missed {rows} rows, and missed {true}")
+        return job.without_stale(self.name, self.state, rows)
+
+    def tell_numbers(self) -> None:
+        """Before input is let go of: how its rows are numbered from there on."""
+        if self._numbers is not None:
+            acked = max(acks.get(FINAL, NO_EPOCH) for acks in self.acks.values())
+            self.host.landed.hears(self._numbers.told(after(acked)))
+
     def windows_until(self, epoch: Epoch) -> list[Any] | None:
         """What open windows are made of, for the last checkpoint."""
         if self._reach is not None:
-            return self._reach.history()
+            return [self._reach.history(), self._numbers.history() if self._numbers else None]
         return self._windows_before if self._windows is None else self._windows.history(epoch)
 
     def prune(self, trimmed: Epoch) -> None:

@@ -24,7 +24,8 @@ EMPTY = 0
 
 State = tuple[int, ...]
 """Of windows: the watermark of the next epoch, then the start of every open one and what is in it. Of windows by rows:
-the number of the next row, then the rows."""
+the number of the next row, then the rows. Of pairs: the number of the next row of each input, then what waits of
+each."""
 _ORIGIN_MS, _STEP_MS, _EARLY_MS, _LATE_MS = 1_000_000, 100, 150, 250
 """Event times follow the epochs by so much each; a row may be early or late by so much."""
 
@@ -80,12 +81,21 @@ class SimJob:
     """Stages whose state is windows of event time; their ``span`` does not count."""
     rows: Mapping[str, int] = field(default_factory=dict)
     """Stages whose state is so many of the newest rows; nor does theirs."""
+    pairs: Collection[str] = ()
+    """Stages that pair the rows of their inputs, whose state is what waits; nor does theirs."""
 
     def span_of(self, stage: str) -> int:
         return self.span.get(stage, 1)
 
     def fresh(self, stage: str) -> State:
+        if stage in self.pairs:
+            return (0,) * len(self.topology.stages[stage].inputs)
         return (0,) if self.span_of(stage) == 0 or stage in self.windows or stage in self.rows else ()
+
+    def numbered(self, totals: Sequence[int]) -> State:
+        """Of pairs: nothing, where so many rows of each input have come before. What one has had more of than another
+        waits, and is lost."""
+        return (*totals, *[LOST_ROW] * sum(total - min(totals) for total in totals))
 
     @cached_property
     def _numbers(self) -> dict[str, int]:
@@ -106,6 +116,8 @@ class SimJob:
             return _windowed(self.windows[stage], number, event_ms(number, epoch), state, mix(values))
         span = self.span_of(stage)
         read = mix(values)
+        if stage in self.pairs:
+            return self._paired(stage, number, epoch, state, values)
         if stage in self.rows:
             new = [mix((read, row)) for row in range(self.rows_read(stage, epoch))]
             rows = [*state[1:], *new]
@@ -117,10 +129,28 @@ class SimJob:
         window = (*state, read)
         return window[-(span - 1) :] if span > 1 else (), mix((number, *window))
 
-    @staticmethod
-    def rows_in(state: State) -> Span:
-        """Of a window by rows."""
-        return state[0] - len(state) + 1, state[0]
+    def rows_in(self, stage: str, state: State) -> list[Span]:
+        """Of windows by rows, and of pairs, input by input."""
+        if stage in self.rows:
+            return [(state[0] - len(state) + 1, state[0])]
+        totals = self.totals(stage, state)
+        return [(min(totals), total) for total in totals]
+
+    def totals(self, stage: str, state: State) -> State:
+        """Of pairs."""
+        return state[: len(self.topology.stages[stage].inputs)]
+
+    def _paired(self, stage: str, number: int, epoch: Epoch, state: State, values: Sequence[int]) -> tuple[State, int]:
+        before, at = self.totals(stage, state), len(values)
+        totals, waiting = [], []
+        for stream, value, total in zip(self.topology.stages[stage].inputs, values, before, strict=True):
+            new = [mix((value, row)) for row in range(rows_of(self._numbers[stream], epoch))]
+            waiting.append([*state[at : at + total - min(before)], *new])
+            totals.append(total + len(new))
+            at += total - min(before)
+        done = min(totals) - min(before)
+        out = [row for pair in zip(*(rows[:done] for rows in waiting), strict=True) for row in pair]
+        return (*totals, *[row for rows in waiting for row in rows[done:]]), mix((number, *out))
 
     def needs_after(self, stage: str, epoch: Epoch) -> Epoch:
         """The oldest input epoch from which the state after ``epoch`` can be rebuilt. Of windows, ``Windows`` and

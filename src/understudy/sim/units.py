@@ -6,22 +6,23 @@ The primary has a keeper for each policy that protects it; a standby keeps check
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from understudy.core import agreement, beginning, failover, keeping, row_counts
+from understudy.core import agreement, beginning, failover, keeping
 from understudy.core.acks import FINAL
 from understudy.core.beginning import Place
 from understudy.core.draining import Ending, ending
 from understudy.core.landed import Known
-from understudy.core.numbers import FIRST_EPOCH, NO_EPOCH, NO_GENERATION, Epoch, Generation, after, before, between
+from understudy.core.numbers import FIRST_EPOCH, NO_EPOCH, NO_GENERATION, Epoch, Generation, after, before
 from understudy.core.plans import UnitPlan
 from understudy.core.policies import Policy, base
+from understudy.core.reach import numbered
 from understudy.sim.copies import Copy, Output
 from understudy.sim.disks import Version
 from understudy.sim.keepers import Keeper
 from understudy.sim.members import Member
-from understudy.sim.model import ROWS_USUAL, State
 
 if TYPE_CHECKING:
     from understudy.sim.hosts import Host
@@ -170,27 +171,13 @@ class Unit(Member):
                 self.world.violate(f"{name} goes on after {resumed.epoch}, which nobody has acknowledged")
             if not shape.needs_all_input:
                 at, first = resumed.epoch, after(resumed.epoch)
-                state = self._without_stale(name, copy, at, dict(zip(shape.inputs, places, strict=True)))
+                state = copy.without_stale(at, {i: p.counted for i, p in zip(shape.inputs, places, strict=True)})
                 copy = Copy(self, name, done=at, state=state, first=first, gap=first)
             elif resumed.skipped:
                 self.world.violate(f"{name} needs all its input, and lacks {resumed.skipped} epochs after {copy.done}")
             self.copies[name] = copy
             valid[name] = Place(copy.output.queue.first, lost=False)
         self.host.tell(f"goes on with the saved states of {self.name}: {valid}")
-
-    def _without_stale(self, name: str, copy: Copy, at: Epoch, places: Mapping[str, Place]) -> State:
-        """What has not expired by then of a state that was saved some while ago."""
-        job = self.world.job
-        if name not in job.rows:
-            return copy.state
-        counted = {stream: place.counted for stream, place in places.items()}
-        lacks = row_counts.missed(copy.done, at, counted, dict.fromkeys(counted, ROWS_USUAL))
-        lost = list(between(after(copy.done), after(at)))
-        rows, true = sum(lacks.rows.values()), sum(job.rows_read(name, epoch) for epoch in lost)
-        unknown = [epoch for epoch in lost for answer in counted.values() if answer.of(epoch) is None]
-        if abs(rows - true) > 2 * len(unknown):
-            self.world.violate(f"{name} is told that it missed {rows} rows, and missed {true}")
-        return job.without_stale(name, copy.state, rows)
 
     def _begin_anew(self) -> None:
         lossy, self._beginning = self._beginning == "newest", None
@@ -205,11 +192,16 @@ class Unit(Member):
                 self.world.violate(f"{name} is rebuilt from what is being rebuilt itself: {start.row}")
             # With nothing in its state, a stage's output is right again once its whole span was read. When windows are
             # right again is not known, but no stage asks for their output before they are, and sinks are not given it.
-            job = self.world.job
-            span = 1 if name in job.windows or name in job.rows else job.span_of(name)
+            job, fresh = self.world.job, self.world.job.fresh(name)
+            if name in job.pairs:
+                epoch, totals = numbered(self.host.landed.known, name, len(places))
+                if start.epoch > epoch:
+                    self.world.violate(f"{name} begins at {start.epoch}, and knows its rows' numbers from {epoch} on")
+                start, fresh = replace(start, epoch=epoch), job.numbered(totals)
+            span = 1 if name in {**job.windows, **job.rows} or name in job.pairs else job.span_of(name)
             first = start.epoch if lossy or start.epoch == 0 else Epoch(start.epoch + span - 1)
             valid[name] = Place(first, start.lost, start.row)
-            fresh, gap = self.world.job.fresh(name), first if start.lost else FIRST_EPOCH
+            gap = first if start.lost else FIRST_EPOCH
             done = before(start.epoch)
             self.copies[name] = Copy(self, name, done=done, state=fresh, first=first, gap=gap, row=start.row)
             self.host.landed.skip(self.copies[name].output.queue)
@@ -392,6 +384,7 @@ class Unit(Member):
         return None if copy is None else copy.output
 
     def send_request(self, copy: Copy, stream: str, epoch: Epoch) -> None:
+        copy.tell_numbers()
         acks = copy.acks[stream] if self.primary else {}
         if stream in copy.inside:
             self.host.living.after(0.0, self._request_inside, copy, stream, epoch, acks)
@@ -413,6 +406,7 @@ class Unit(Member):
         producer.output.serve((copy.name, self.host.name), epoch, reply)
 
     def send_ack(self, copy: Copy, stream: str) -> None:
+        copy.tell_numbers()
         acks = copy.acks[stream]
         if stream in copy.inside:
             self.host.living.after(0.0, self._ack_inside, stream, copy.name, acks)
