@@ -6,7 +6,6 @@ barrier, is right all the same, and a window is again as soon as its rows are ne
 
 from __future__ import annotations
 
-import os
 import random
 import resource
 import signal
@@ -95,8 +94,8 @@ def held(drill: Drill, stage: str) -> list[Path]:
 
 
 def twin_of(path: Path) -> Path:
-    (state,) = (parent for parent in path.parents if parent.name == "state" and parent.parent.name.startswith("standby-"))
-    return state.parent / "twins" / path.relative_to(state)
+    (store,) = (parent for parent in path.parents if parent.name.startswith("standby-"))
+    return store / "twins" / path.relative_to(store / "state")
 
 
 def flip(path: Path) -> None:

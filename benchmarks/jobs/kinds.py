@@ -53,7 +53,9 @@ class Totals:
         self.epochs, self.total = json.loads(saved)
 
 
-pairs = job.join(trades, quotes, on="road", left=us.rows(2000, group=100), right=us.rows(0), name="pairs", ha=saved, **at)
+pairs = job.join(
+    trades, quotes, on="road", left=us.rows(2000, group=100), right=us.rows(0), name="pairs", ha=saved, **at
+)
 means = job.aggregate(
     trades, by="road", window=us.rows(100, per="road"), mean=("speed", "mean"), name="means", ha=saved, roles=at
 )

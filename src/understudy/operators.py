@@ -5,6 +5,9 @@ For what is not a query: an online model, a filter, a parser, an algorithm. Its 
 - ``process(self, table)``: one epoch's rows as an Arrow table, for every input one; returns what comes of them;
 - ``save(self) -> bytes`` and ``restore(self, saved)``: its state. Both or neither: without them its attributes are
   pickled;
+- ``missed(self, rows, epochs)``, if it wants to know: under ``us.Checkpoint``, after ``restore``, how many epochs are
+  not in the state, and how many rows of each input, by its name, came in them. What would have expired meanwhile can
+  then be let go of. Where the producer was lost as well, rows are as many as was usual;
 - ``needs_all_input = True`` where one row that is missing would spoil all that comes after it. ``us.Checkpoint`` then
   loses nothing of its input, and what is before it may not lose any either.
 
@@ -20,6 +23,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from understudy.core.operators import OperatorClass
 from understudy.schemas import arrow_schema
 from understudy.windowed.base import Windowed
 
@@ -32,6 +36,8 @@ class Operator:
     """Of what ``process`` returns."""
     stateless: bool = False
     """What it makes of an epoch depends on that epoch alone: it can be rebuilt from nothing."""
+    judged: OperatorClass | None = None
+    """What it remembers, where its code is known: an operator that comes with it."""
     needs_all_input: bool = False
     """With a row missing, all that it makes afterwards would be wrong: one that pairs its inputs, for example."""
 
@@ -50,24 +56,27 @@ def checked(cls: Any, schema: Any, *, inputs: int, stateless: bool) -> Operator:
     if hasattr(cls, "save"):
         _check_takes(cls, "save", 0, "nothing")
         _check_takes(cls, "restore", 1, "what save returned")
+    if hasattr(cls, "missed"):
+        _check_takes(cls, "missed", 2, "the rows that are missing, by input, and how many epochs")
     needs_all_input = getattr(cls, "needs_all_input", False)
     if not isinstance(needs_all_input, bool):
         raise ValueError(f"{cls.__name__}.needs_all_input is {needs_all_input!r}; make it True or False")
-    return Operator(cls, arrow_schema(schema), stateless, needs_all_input)
+    return Operator(cls, arrow_schema(schema), stateless, needs_all_input=needs_all_input)
 
 
 def windowed(make: Callable[[], Windowed], inputs: Sequence[pa.Schema | None] | None, schema: Any) -> Operator:
     """An operator with windows. ``inputs``: what it is given, where that is known; None: what comes of it fits
     ``schema``, as far as anybody knows before it runs. Raises ValueError."""
     made = make()
+    known: Any = {"judged": made.judged(), "needs_all_input": made.needs_all_input}
     if inputs is None:
-        return Operator(make, arrow_schema(schema), needs_all_input=made.needs_all_input)
+        return Operator(make, arrow_schema(schema), **known)
     if None in inputs:
         raise ValueError("the columns of an input are known to Spark only; say schema= what comes of it, as DDL")
     found = made.schema(*inputs)
     if schema is not None and arrow_schema(schema) != found:
         raise ValueError(f"schema={schema!r} is not what comes of it: {found.to_string()}; leave it out")
-    return Operator(make, found, needs_all_input=made.needs_all_input)
+    return Operator(make, found, **known)
 
 
 def _check_takes(cls: type, name: str, count: int, what: str) -> None:

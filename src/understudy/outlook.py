@@ -82,6 +82,8 @@ def _stages(unit: Outlook) -> Group:
             continue
         lines.append(Text.assemble((name, "bold"), f": {found.state}, {found.determinism}"))
         lines += [Text(cause, style="dim") for cause in _causes(found)]
+        if name in unit.saved:
+            lines.append(Text(f"saved: {unit.saved[name]}", style="dim"))
     return Group(*lines)
 
 

@@ -173,6 +173,10 @@ class Outlook:
     recovery: str
     """``precise``, ``rollback`` or ``gap``."""
     recovery_cause: str
+    saved: dict[str, str]
+    """Of every stage whose state is saved now and then: what of it."""
+    missing: dict[str, str]
+    """Of every stage that may lose something: what may be wrong after a crash, and for how long."""
     stated: Estimate
     """By the formulas, with the stated defaults."""
     measured: Estimate | None
@@ -187,6 +191,8 @@ class Outlook:
             "kept": self.kept,
             "recovery": self.recovery,
             "recovery_cause": self.recovery_cause,
+            "saved": self.saved,
+            "missing": self.missing,
             "stated": _numbers(self.stated),
             "measured": _numbers(self.measured) if self.measured else None,
         }
@@ -204,7 +210,9 @@ def outlook(
     for unit in topology.units.values():
         choice, policy = chosen.get(unit.name), unit.policy
         classes = _classes(unit, operators)
-        recovery, cause = _recovery(policy, classes)
+        known_stages = {stage: operators[stage] for stage in unit.stages if stage in operators}
+        missing = {} if policy.protected else {s: text for s, c in known_stages.items() if (text := policy.missing(c))}
+        recovery, cause = _recovery(missing, classes)
         found.append(
             Outlook(
                 unit=unit.name,
@@ -214,6 +222,8 @@ def outlook(
                 kept=_kept(job, topology, unit, policy, classes, (known or stated)[unit.name]),
                 recovery=recovery,
                 recovery_cause=cause,
+                saved={s: text for s, c in known_stages.items() if (text := policy.saved(c))},
+                missing=missing,
                 stated=_estimate(job, unit, policy, classes, stated[unit.name]),
                 measured=_estimate(job, unit, policy, classes, known[unit.name]) if known else None,
             )
@@ -224,13 +234,14 @@ def outlook(
 def _estimate(job: Job, unit: UnitShape, policy: Policy, classes: list[OperatorClass], profile: Profile) -> Estimate:
     if len(unit.stages) == 1 and (source := job.stages[unit.stages[0]].source) is not None:
         return estimate_source(profile, preserved=isinstance(source, SparkSource))
-    return estimate(policy, profile, reach_s=reach_s(classes))
+    return estimate(policy, profile, reach_s=reach_s(classes, profile.rows_per_s))
 
 
-def _recovery(policy: Policy, classes: list[OperatorClass]) -> tuple[str, str]:
+def _recovery(missing: Mapping[str, str], classes: list[OperatorClass]) -> tuple[str, str]:
     """A plan is only as good as its weakest operator (D-Bobox 2014, Section II)."""
-    if not policy.protected:
-        return "gap", policy.missing()
+    if missing:
+        named = [f"{stage}: {text}" for stage, text in missing.items()] if len(classes) > 1 else missing.values()
+        return "gap", "; ".join(dict.fromkeys(named))
     weak = next((found for found in classes if found.determinism == "arbitrary"), None)
     if weak is not None:
         return "rollback", f"nothing is lost, but what is made again may differ: {weak.determinism_cause}"
@@ -245,7 +256,7 @@ def _kept(
         what = "its rows" if any(isinstance(s, SparkSource) for s in sources) else "what each epoch holds"
         return f"{what}, on a standby"
     inputs = sorted({i for s in unit.stages for i in topology.stages[s].inputs} - set(unit.stages))
-    return policy.kept(profile, inputs, reach_s=reach_s(classes))
+    return policy.kept(profile, inputs, reach_s=reach_s(classes, profile.rows_per_s))
 
 
 def _numbers(found: Estimate) -> dict[str, float]:

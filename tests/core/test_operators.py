@@ -6,7 +6,21 @@ import json
 
 import pytest
 
-from understudy.core.operators import Call, Key, Operator, OperatorClass, Window, duration, judge
+from understudy.core.operators import (
+    KINDS,
+    Call,
+    Key,
+    Operator,
+    OperatorClass,
+    Window,
+    duration,
+    judge,
+    of_barrier,
+    of_keys,
+    of_object,
+    of_rows,
+    of_time,
+)
 
 INPUT = Operator("StreamingRelationV2")
 TABLE = Operator("LogicalRelation", streaming=False)
@@ -156,6 +170,30 @@ def test_a_judgement_travels_as_json() -> None:
     for plan in (above("Project"), above("Aggregate", MARK, keys=(TEN,)), above("Aggregate", keys=(Key("k"),))):
         found = judge(plan)
         assert OperatorClass.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+
+
+def test_every_kind_of_state_is_in_the_table() -> None:
+    """And nothing else is: what a stage needs is told by its kind alone."""
+    seen = {
+        found.kind
+        for found in (
+            judge(above("Project")),
+            judge(above("Aggregate", MARK, keys=(TEN,))),
+            judge(above("DeduplicateWithinWatermark", MARK, keys=(Key("k"),))),
+            judge(above("Aggregate", keys=(Key("k"),))),
+            judge(above("WindowsPerKey")),
+            judge(above("TransformWithState")),
+            of_rows(5),
+            of_time(Window(1.0, 0.0)),
+            of_keys(),
+            of_barrier(),
+            of_object(stateless=True),
+            of_object(stateless=False),
+            of_object(stateless=False, needs_all_input=True),
+        )
+    }
+    assert seen == set(KINDS)
+    assert [kind for kind, needs in KINDS.items() if not needs.until] == ["nothing"]
 
 
 def test_durations_are_written_as_people_write_them() -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from understudy.core import beginning
 from understudy.core.policies import checkpoint
+from understudy.core.row_counts import Missed
 from understudy.sim import fuzz
+from understudy.sim.faults import Fault, Saboteur
+from understudy.sim.model import SimJob
+from understudy.sim.nodes import Conditions, World
 
 SEEDS = [seed for seed in range(900_000, 900_900) if seed % 11 in (5, 8)]
 """Those in which some units are under ``us.Checkpoint``, and some stages need all their input."""
@@ -41,3 +47,43 @@ def test_a_state_that_was_safe_must_not_get_lost(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Disk, "paste", lambda disk, stage, version: disk.newest(stage) or paste(disk, stage, version))
     going_on = [seed for seed in SEEDS if seed % 7 and seed % 13 not in (1, 3)]  # a whole job would end on it
     assert any("has lost a state that was safe there" in text for text in complaints(going_on))
+
+
+# -- stale rows -------------------------------------------------------------------------------------------------------
+
+
+def killed(seed: int) -> list[str]:
+    """Windows by rows whose states are saved now and then, and what is wrong after some host was killed."""
+    job = fuzz.uniform(fuzz.SHAPES["diamond"], checkpoint.Checkpoint(every="400ms"), span=3)
+    job = replace(job, rows={name: 20 for name, stage in job.topology.stages.items() if stage.inputs})
+    world = World(job, hosts=5, seed=seed, conditions=Conditions(epochs=40))
+    fuzz.finish(world, Saboteur(world, [Fault("kill", 1.5 + 0.037 * seed, 0.5, seed)]))
+    return list(world.violations)
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[Missed]:
+    """What restored stages were told that they missed."""
+    said: list[Missed] = []
+    step = SimJob.without_stale
+
+    def noted(job: SimJob, stage: str, state: tuple[int, ...], missed: int) -> tuple[int, ...]:
+        after = step(job, stage, state, missed)
+        assert len(after) - 1 <= 20 and list(after[1:]).count(-1) >= min(20, missed)
+        said.append(Missed(0, {stage: missed}))
+        return after
+
+    monkeypatch.setattr(SimJob, "without_stale", noted)
+    return said
+
+
+def test_a_restored_window_is_told_how_many_rows_it_missed(told: list[Missed]) -> None:
+    assert [text for seed in range(12) for text in killed(seed)] == []
+    assert any(count > 3 for each in told for count in each.rows.values())
+
+
+def test_one_that_nobody_told_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    from understudy.core import row_counts
+
+    monkeypatch.setattr(row_counts, "missed", lambda saved, resumed, counted, usual: Missed())
+    assert any("is told that it missed 0 rows" in t for seed in range(12) for t in killed(seed))

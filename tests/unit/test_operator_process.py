@@ -308,3 +308,31 @@ def test_a_job_of_operators_needs_no_spark() -> None:
     rows = other.source("rows", us.sources.rate(10))
     other.operator(rows, schema="total long", prepare=lambda rows: rows)(Sum)
     assert other.needs_spark
+
+
+class Lossy(Sum):
+    def missed(self, rows: dict[str, int], epochs: int) -> None:
+        self.total += 100 * epochs + rows["left"] + 10 * rows["right"]
+
+
+def test_it_is_told_what_is_missing_from_its_state(living: Any) -> None:
+    first, second = living(Lossy), living(Lossy)
+    first.process([ROWS])
+    second.restore(first.save())
+    second.missed([("left", 3), ("right", 4)], 2)
+    assert second.process([ROWS]).to_pydict() == {"total": [6 + 200 + 43 + 6]}
+
+
+def test_one_that_does_not_ask_is_not_told(living: Any) -> None:
+    process = living(Sum)
+    process.missed([("left", 3)], 2)
+    assert process.process([ROWS]).to_pydict() == {"total": [6]}
+
+
+class Mistaken(Sum):
+    def missed(self, rows: dict[str, int]) -> None: ...
+
+
+def test_it_must_take_both_rows_and_epochs() -> None:
+    with pytest.raises(ValueError, match=r"Mistaken.missed must take the rows that are missing, by input"):
+        checked(Mistaken, "total long", inputs=1, stateless=False)

@@ -11,7 +11,17 @@ from rich.console import Console
 
 import understudy as us
 from understudy import outlook as view
-from understudy.core.operators import Call, Key, Operator, OperatorClass, judge
+from understudy.core.operators import (
+    Call,
+    Key,
+    Operator,
+    OperatorClass,
+    judge,
+    of_barrier,
+    of_keys,
+    of_object,
+    of_rows,
+)
 from understudy.core.policies import PassiveStandby, parse, spell
 from understudy.errors import JobError, SetupError
 from understudy.job import Job
@@ -91,6 +101,50 @@ def test_what_is_kept_and_what_to_expect() -> None:
     found = looked_at(chain(us.PassiveStandby()), speeds=RANDOM)
     assert found["speeds"].recovery == "rollback"
     assert found["speeds"].recovery_cause.endswith("may differ: rand() is random")
+
+
+def test_under_checkpoints_every_kind_of_state_has_its_own_loss() -> None:
+    """Jacques-Silva et al. 2009, Section 4."""
+    saved = "rows on their way may be lost, and its state lacks those of the last 2s: it is wrong "
+    for found, has, missing in (
+        (STATELESS, "nothing", "rows on their way may be lost, and nothing else is wrong"),
+        (WINDOW, "what is in its open windows", saved + "until 15 s have passed: what was open then has closed"),
+        (of_rows(32_768, 0), "the rows in its windows; stale ones are dropped",
+         saved + "until 32,768 newer rows have come"),
+        (of_keys(), "the newest rows of each key",
+         saved + "until the window of each key has newer rows"),
+        (EVER, "all that it remembers", saved + "for as long as what it remembers counts"),
+        (of_object(stateless=False), "what its code keeps", saved + "for as long as what its code keeps counts"),
+    ):  # fmt: skip
+        unit = looked_at(chain(us.Checkpoint(every="2s")), speeds=found)["speeds"]
+        assert (unit.recovery, unit.recovery_cause) == ("gap", missing)
+        assert (unit.saved, unit.missing) == ({"speeds": has}, {"speeds": missing})
+        assert unit.to_dict()["saved"] == {"speeds": has} and unit.to_dict()["missing"] == {"speeds": missing}
+
+
+@pytest.mark.parametrize("pairs", [of_barrier(), of_object(stateless=False, needs_all_input=True)])
+def test_what_needs_all_its_input_loses_nothing_under_checkpoints(pairs: OperatorClass) -> None:
+    unit = looked_at(chain(us.Checkpoint(every="2s")), speeds=pairs)["speeds"]
+    assert (unit.recovery, unit.missing) == ("precise", {})
+    assert unit.saved == {"speeds": "what waits for partners; producers keep what came since"}
+
+
+def test_without_protection_a_state_begins_anew() -> None:
+    unit = looked_at(chain(us.none), speeds=of_rows(100))["speeds"]
+    lost = "rows between the crash and the new start are lost"
+    assert unit.recovery_cause == f"{lost}; the state begins anew, and is wrong until 100 newer rows have come"
+    assert (unit.saved, looked_at(chain(us.none), speeds=STATELESS)["speeds"].recovery_cause) == ({}, lost)
+
+
+def test_a_unit_of_several_stages_says_which_of_them_may_be_wrong() -> None:
+    job = us.Job("units")
+    positions = job.source("positions", us.sources.rate(rows_per_second=100))
+    with job.unit("both", ha=us.Checkpoint(every="2s")):
+        moving = job.stage(positions, name="moving")(lambda p: p)
+        speeds = job.stage(moving, name="speeds")(lambda m: m)
+    job.sink(speeds, us.sinks.console())
+    unit = looked_at(job, speeds=of_rows(5))["both"]
+    assert unit.recovery_cause.startswith("moving: rows on their way may be lost, and nothing else is wrong; speeds: ")
 
 
 def test_goals_are_resolved_by_what_was_measured() -> None:

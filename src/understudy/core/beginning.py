@@ -7,13 +7,14 @@ and simulated ones only carry the questions and answers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from understudy.core.landed import Known
 from understudy.core.numbers import Epoch, after, before
 from understudy.core.policies.upstream import Row
 from understudy.core.queue import OutputQueue
+from understudy.core.row_counts import UNCOUNTED, Counted
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class Place:
     """Who is being rebuilt there, and may lack what the consumer needs."""
     landed: Known = field(default_factory=dict)
     """What sinks below had when the producer let go of what was before, or more."""
+    counted: Counted = UNCOUNTED
+    """How many rows its recent epochs had."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,8 @@ class Start:
     lost: bool
     row: Row | None
     """With whom it is being rebuilt; None where what was before is lost anyway."""
+    counted: Mapping[str, Counted] = field(default_factory=dict)
+    """Input -> how many rows its recent epochs had."""
 
     @property
     def promised(self) -> bool:
@@ -44,12 +49,21 @@ class Start:
         return self.row is None or self.row.promised
 
 
-def place(queue: OutputQueue, consumer: str, *, newest: bool, gap: Epoch, row: Row | None, landed: Known) -> Place:
+def place(
+    queue: OutputQueue,
+    consumer: str,
+    *,
+    newest: bool,
+    gap: Epoch,
+    row: Row | None,
+    landed: Known,
+    counted: Counted = UNCOUNTED,
+) -> Place:
     """What the producing end of a stream answers. ``gap``: epochs before this one were lost without protection.
     ``row``: with whom the producer is being rebuilt itself. ``landed``: what its host knows of sinks."""
     progress = queue.progress[consumer]
     epoch = after(progress.given) if newest else max(queue.first, after(progress.acked))
-    return Place(epoch, newest or epoch <= gap, row if queue.owes(consumer) else None, landed)
+    return Place(epoch, newest or epoch <= gap, row if queue.owes(consumer) else None, landed, counted)
 
 
 def start(places: Sequence[Place], lost_with: str | None, tolerates: int, *, newest: bool) -> Start:

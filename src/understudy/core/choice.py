@@ -68,7 +68,7 @@ def candidates(goal: Auto, profile: Profile, operators: Sequence[OperatorClass])
     policies += [PassiveStandby(every=every) for every in EVERY] + [ActiveStandby()]
     if profile.heard_every_s is not None:
         policies.append(ActiveStandby(delivery="eager"))
-    reach = reach_s(list(operators))
+    reach = reach_s(list(operators), profile.rows_per_s)
     return [Candidate(policy, estimate(policy, profile, reach_s=reach)) for policy in policies]
 
 

@@ -81,9 +81,9 @@ def estimate_source(profile: Profile, *, preserved: bool) -> Estimate:
     )
 
 
-def reach_s(operators: list[OperatorClass]) -> float:
-    """How far back the states of a unit's stages reach, one after the other."""
-    return sum(found.window.reach_s for found in operators if found.window is not None)
+def reach_s(operators: list[OperatorClass], rows_per_s: float = 0.0) -> float:
+    """How far back the states of a unit's stages reach, one after the other. ``rows_per_s``: what they read."""
+    return sum(found.reach_s(rows_per_s) for found in operators)
 
 
 # -- what a unit hears from those below it --------------------------------------------------------------------------

@@ -29,6 +29,34 @@ STATES: tuple[State, ...] = ("stateless", "windowed", "unbounded")
 """From the lightest to the heaviest."""
 
 
+# -- kinds of state -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What partial fault tolerance takes for one kind of state (Jacques-Silva et al. 2009, Section 4)."""
+
+    saved: str
+    """What a checkpoint has of it."""
+    until: str
+    """How long it is wrong when input is lost; of what nothing is wrong nothing."""
+
+
+Kind = Literal["nothing", "time", "while", "rows", "keys", "pairs", "lasting", "own"]
+KINDS: dict[Kind, Needs] = {
+    "nothing": Needs("nothing", ""),
+    "time": Needs("what is in its open windows", "until {reach} have passed: what was open then has closed"),
+    "while": Needs("what the watermark has not passed", "until the watermark has passed what was there then"),
+    "rows": Needs("the rows in its windows; stale ones are dropped", "until {rows} newer rows have come"),
+    "keys": Needs("the newest rows of each key", "until the window of each key has newer rows"),
+    "pairs": Needs("what waits for partners; producers keep what came since", "from then on"),
+    "lasting": Needs("all that it remembers", "for as long as what it remembers counts"),
+    "own": Needs("what its code keeps", "for as long as what its code keeps counts"),
+}
+"""The stateless functor; aggregates and joins by time and by rows, of whole streams and per key; the barrier, whose
+rows on their way are kept for it alone; what remembers for ever; and what users write."""
+
+
 # -- facts --------------------------------------------------------------------------------------------------------
 
 
@@ -96,10 +124,41 @@ class OperatorClass:
     determinism_cause: str
     window: Window | None = None
     """Set when the state can be rebuilt by replaying the input that this window reaches back to."""
+    rows: int | None = None
+    """Set when it can be by replaying so many of the newest rows."""
+    kind: Kind = "lasting"
+    """Of its state: a key of ``KINDS``."""
     refusal: str = ""
     """Why upstream backup cannot rebuild it; empty when it can."""
     notes: tuple[str, ...] = ()
     """What the judgement takes for granted."""
+
+    @property
+    def needs_all_input(self) -> bool:
+        return self.kind == "pairs"
+
+    @property
+    def saved(self) -> str:
+        """In words: what a checkpoint has of its state."""
+        return KINDS[self.kind].saved
+
+    @property
+    def wrong_until(self) -> str:
+        """In words: how long its results are wrong after input was lost; empty where they only lack something."""
+        reach = duration(self.window.reach_s) if self.window is not None else ""
+        return KINDS[self.kind].until.format(reach=reach, rows=f"{self.rows or 0:,}")
+
+    @property
+    def lets_go(self) -> bool:
+        """Of old input, while newer comes."""
+        return self.window is not None or self.rows is not None
+
+    def reach_s(self, rows_per_s: float = 0.0) -> float:
+        """How far back the state reaches into its input. Where nobody knows how many rows come, a window by rows is
+        taken to be short."""
+        if self.rows is not None:
+            return float(f"{self.rows / rows_per_s:.2g}") if rows_per_s else 0.0
+        return self.window.reach_s if self.window is not None else 0.0
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -120,9 +179,10 @@ class _Keeps:
     window: Window | None = None
     refusal: str = ""
     converges: bool = False
+    kind: Kind = "lasting"
 
 
-_NOTHING = _Keeps("", "stateless", "keeps nothing from one epoch to the next")
+_NOTHING = _Keeps("", "stateless", "keeps nothing from one epoch to the next", kind="nothing")
 _STATELESS = {
     "Project", "Filter", "Union", "SubqueryAlias", "View", "WithCTE", "CTERelationDef", "CTERelationRef", "Expand",
     "Generate", "LocalLimit", "Sample", "EventTimeWatermark", "StreamingRelation", "StreamingRelationV2",
@@ -148,6 +208,7 @@ OPAQUE = {
 """Operators that run a function of the user's, and how users call them."""
 WINDOWS_PER_KEY = "WindowsPerKey"
 """Understudy's own, of ``job.join`` and ``job.aggregate``."""
+KEYS_FOR_EVER = "a window per key keeps the newest rows of every key, however old they are"
 _STATIC_DATA = ("LocalRelation", "Range", "LogicalRDD", "OneRowRelation")
 _REASONS: dict[CallKind, str] = {
     "random": "is random",
@@ -168,7 +229,9 @@ def judge(plan: Operator, *, output_mode: str | None = None) -> OperatorClass:
     heaviest = max(kept, key=lambda found: STATES.index(found.state), default=_NOTHING)
     window, refusal = _rebuilt(plan, kept)
     determinism, why = _determinism(plan, kept)
-    return OperatorClass(heaviest.state, heaviest.cause, determinism, why, window, refusal, tuple(_notes(plan)))
+    notes = tuple(_notes(plan))
+    known: dict[str, Any] = {"kind": heaviest.kind, "refusal": refusal, "notes": notes}
+    return OperatorClass(heaviest.state, heaviest.cause, determinism, why, window, **known)
 
 
 def _keeps(operator: Operator, plan: Operator, output_mode: str | None) -> _Keeps | None:
@@ -179,10 +242,10 @@ def _keeps(operator: Operator, plan: Operator, output_mode: str | None) -> _Keep
             return _forever("join", "a join of two streams keeps rows of both for matches to come")
         return None
     if operator.name == WINDOWS_PER_KEY:
-        return _forever("window per key", "a window per key keeps the newest rows of every key, however old they are")
+        return _forever("window per key", KEYS_FOR_EVER, kind="keys")
     if operator.name in OPAQUE:
         name = OPAQUE[operator.name]
-        return _forever(name, f"{name} keeps whatever its function puts into its state")
+        return _forever(name, f"{name} keeps whatever its function puts into its state", kind="own")
     if operator.name == "Aggregate":
         return _aggregate(operator, plan, output_mode)
     if operator.name in ("Deduplicate", "Distinct"):
@@ -225,7 +288,7 @@ def _within_watermark(operator: Operator) -> _Keeps:
     what = f"dropDuplicatesWithinWatermark({', '.join(key.name for key in operator.keys)})"
     cause = f"{what} lets go of a key after the watermark's delay"
     why = f"which of many duplicates {what} lets pass depends on the first of them, however long ago"
-    return _Keeps(what, "windowed", cause, refusal=why)
+    return _Keeps(what, "windowed", cause, refusal=why, kind="while")
 
 
 def _timed(what: str, key: Key) -> _Keeps:
@@ -234,15 +297,16 @@ def _timed(what: str, key: Key) -> _Keeps:
     delay = duration(key.delay_s)
     if key.window and key.window_s is None:
         cause = f"a window with a watermark of {delay} is let go of when the watermark has passed it"
-        return _Keeps(what, "windowed", cause, refusal="the window's length is not visible in Spark's plan")
+        refusal = "the window's length is not visible in Spark's plan"
+        return _Keeps(what, "windowed", cause, refusal=refusal, kind="while")
     window = Window(key.window_s or 0.0, key.delay_s)
     name = f"window of {duration(window.length_s)}" if key.window else what
     cause = f"{name} with a watermark of {delay} lets go of input after {duration(window.reach_s)}"
-    return _Keeps(what, "windowed", cause, window, converges=True)
+    return _Keeps(what, "windowed", cause, window, converges=True, kind="time")
 
 
-def _forever(operator: str, cause: str) -> _Keeps:
-    return _Keeps(operator, "unbounded", cause, refusal=cause)
+def _forever(operator: str, cause: str, kind: Kind = "lasting") -> _Keeps:
+    return _Keeps(operator, "unbounded", cause, refusal=cause, kind=kind)
 
 
 def _rebuilt(plan: Operator, kept: list[_Keeps]) -> tuple[Window | None, str]:
@@ -310,7 +374,9 @@ def duration(seconds: float) -> str:
 # -- a user's own object ----------------------------------------------------------------------------------------------
 
 
-def of_object(*, stateless: bool, query: OperatorClass | None = None) -> OperatorClass:
+def of_object(
+    *, stateless: bool, needs_all_input: bool = False, query: OperatorClass | None = None
+) -> OperatorClass:
     """The judgement of an object that is given its input, or what a ``query`` has made of it. Its code is not looked
     at."""
     trusted = "its code is trusted to give the same again"
@@ -318,11 +384,45 @@ def of_object(*, stateless: bool, query: OperatorClass | None = None) -> Operato
         cause = "an object keeps what it likes"
         return OperatorClass(
             state="unbounded", state_cause=cause, determinism="deterministic", determinism_cause=trusted,
-            refusal=f"{cause}; if it keeps nothing, say @job.operator(..., stateless=True)", notes=(trusted,),
+            kind="pairs" if needs_all_input else "own", notes=(trusted,),
+            refusal=f"{cause}; if it keeps nothing, say @job.operator(..., stateless=True)",
         )  # fmt: skip
     if query is not None:
         return replace(query, notes=(*query.notes, trusted))
     return OperatorClass(
-        state="stateless", state_cause="declared with stateless=True", determinism="repeatable",
+        state="stateless", state_cause="declared with stateless=True", determinism="repeatable", kind="nothing",
         determinism_cause=trusted, notes=(trusted,),
     )  # fmt: skip
+
+
+# -- operators that come with it --------------------------------------------------------------------------------------
+
+
+def of_rows(*counts: int) -> OperatorClass:
+    """Of windows over whole streams, the newest so many rows of each."""
+    count = max(counts)
+    cause = f"a window of {count:,} rows lets go of a row when so many have come after it"
+    return _own("windowed", cause, rows=count, kind="rows")
+
+
+def of_time(window: Window) -> OperatorClass:
+    """Of windows of event time, whose newest is the newest row's."""
+    late = f" and {duration(window.delay_s)} for late rows" if window.delay_s else ""
+    cause = f"window of {duration(window.length_s)}{late} lets go of input after {duration(window.reach_s)}"
+    return _own("windowed", cause, window=window, kind="time")
+
+
+def of_keys() -> OperatorClass:
+    """Of windows per key."""
+    return _own("unbounded", KEYS_FOR_EVER, refusal=KEYS_FOR_EVER, kind="keys")
+
+
+def of_barrier() -> OperatorClass:
+    """Its state is what waits for partners; but which partner a row has is told by how many came before it."""
+    refusal = "a barrier pairs rows by their numbers, and a replay cannot know the number of the first that it finds"
+    return _own("windowed", "a barrier keeps the rows that wait for their partners", refusal=refusal, kind="pairs")
+
+
+def _own(state: State, cause: str, **known: Any) -> OperatorClass:
+    converges = not known.get("refusal")
+    return OperatorClass(state, cause, "convergent-capable" if converges else "deterministic", cause, **known)

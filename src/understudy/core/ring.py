@@ -157,6 +157,11 @@ class Ring:
         self._slide(0)
         return held - (self.total - self.start - self.missing(self.start, self.total))
 
+    def lose(self, begin: int, lost: int) -> None:
+        """The same of rows that are counted with those of the next ``advance``: so many from this number on are
+        lost."""
+        self._add_hole(begin, begin + lost)
+
     def damaged(self, group: Group) -> int:
         """The group's file cannot be read. Returns how many rows of the window are gone with it."""
         begin, end = max(group.first, self.start), group.newest + 1

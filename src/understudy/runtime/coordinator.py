@@ -354,8 +354,10 @@ class Coordinator:
                     self.handle(event)
                 case messages.Runs(unit, generation, stage) as runs:
                     self.opening.runs(stage, generation)
-                    lacks = {"missing": runs.missing} if runs.missing else {}
-                    self.say("running", telling.runs(runs, host), unit=unit, host=host, t=report.t, stage=stage, **lacks)
+                    about = {"unit": unit, "host": host, "stage": stage}
+                    if runs.missing:
+                        about["missing"] = runs.missing
+                    self.say("running", telling.runs(runs, host), t=report.t, **about)
                     self._tell_exposed(unit)
                     self._look_whether_to_open()
                 case messages.Armed(unit, generation, stage, spare):
@@ -412,7 +414,7 @@ class Coordinator:
     def _arms_late(self) -> bool:
         """What feeds a window that is rebuilt by replay is trimmed, and so checkpointed, only when windows close."""
         replayed = (s for s, u in self.topology.unit_of.items() if self.topology.units[u].policy.recovery == "replay")
-        return any(found.window for s in replayed if (found := self.operators.get(s)))
+        return any(found.lets_go for s in replayed if (found := self.operators.get(s)))
 
     # -- telling ---------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ import pyarrow.flight as flight
 
 from understudy.core import beginning, draining
 from understudy.core.numbers import Epoch
+from understudy.core.row_counts import UNCOUNTED
 from understudy.errors import UnderstudyError
 from understudy.runtime import messages, wire
 from understudy.runtime.role import Standby
@@ -100,12 +101,12 @@ class Door:
                 return refuse(Refusal.FENCED)
             led = stream.producer
             queue, landed = stream.queue, self.host.landed.known
+            counted = stream.counts.newest() if call.counted else UNCOUNTED
             found = beginning.place(
-                queue, call.consumer, newest=call.newest, gap=led.gap, row=led.row, landed=landed
+                queue, call.consumer, newest=call.newest, gap=led.gap, row=led.row, landed=landed, counted=counted
             )
-        if found.row is None:
-            return messages.Place(found.epoch, found.lost, dict(found.landed))
-        return messages.Place(found.epoch, found.lost, dict(found.landed), tuple(found.row.hosts), found.row.k)
+        hosts, k = (None, 0) if found.row is None else (tuple(found.row.hosts), found.row.k)
+        return messages.Place(found.epoch, found.lost, dict(found.landed), hosts, k, counted.first, counted.rows)
 
     def _hear_of_sinks(self, landed: dict[str, Epoch]) -> None:
         """Before anything is let go of because of what they have."""

@@ -112,7 +112,8 @@ class OperatorKind:
             raise JobError(f"{defined.where}: operator {stage!r} cannot be made: {cause_of(error)[0]}") from None
 
     def judged(self, stage: str) -> OperatorClass:
-        return of_object(stateless=self._operator(stage).stateless)
+        operator = self._operator(stage)
+        return operator.judged or of_object(stateless=operator.stateless, needs_all_input=operator.needs_all_input)
 
     def schema(self, stage: str) -> str:
         return spark_words(self._operator(stage).schema)
@@ -140,7 +141,8 @@ class PreparedKind(OperatorKind):
     def judged(self, stage: str) -> OperatorClass:
         query = self.host.wait_for_plans().operators(stage)
         assert query is not None
-        return of_object(stateless=self._operator(stage).stateless, query=query)
+        operator = self._operator(stage)
+        return of_object(stateless=operator.stateless, needs_all_input=operator.needs_all_input, query=query)
 
     def engine(self, stage: RunningStage, ready: Any) -> Engine:
         query, process = ready or (None, None)

@@ -167,10 +167,13 @@ class Place(Message, frozen=True):
     row_hosts: tuple[str | None, ...] | None = None
     row_k: int = 0
     """The row of units that is being rebuilt above, if one is."""
+    counted_from: numbers.Epoch = numbers.FIRST_EPOCH
+    counted: tuple[int, ...] = ()
+    """How many rows its epochs from there on had."""
 
 
 class Position(Call[Place], frozen=True):
-    """Where a consumer without state begins."""
+    """Where a consumer without state begins, or with one that was saved some while ago."""
 
     stream: str
     consumer: str
@@ -178,6 +181,8 @@ class Position(Call[Place], frozen=True):
     unit: str
     generation: numbers.Generation
     newest: bool
+    counted: bool = False
+    """It wants to know how many rows it has missed."""
 
 
 class Paste(Call[numbers.Epoch | None], frozen=True):

@@ -21,6 +21,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark import cloudpickle
 
+from understudy.core.reach import Span
 from understudy.runtime.operator_wire import receive_tables, send_tables
 from understudy.windowed.base import Windowed
 
@@ -37,6 +38,8 @@ class Child:
         self._make: Callable[[], Any] = object
         self._object: Any = None
         self._schema: pa.Schema | None = None
+        self._rebuilt = False
+        """The object's state can be rebuilt by replay."""
 
     def serve(self) -> None:
         while True:
@@ -54,7 +57,7 @@ class Child:
                 self._connection.send(("threw", traceback.format_exc()))
                 continue
             if isinstance(answer, pa.Table):
-                self._connection.send(("table", 1))
+                self._connection.send(("table", self._spans()))
                 send_tables(self._connection, [answer])
             else:
                 self._connection.send(("done", answer))
@@ -65,10 +68,15 @@ class Child:
         if isinstance(self._make, type):
             stand_in_for_module_of(self._make)
         self._object = self._make()
+        self._rebuilt = isinstance(self._object, Windowed) and not self._object.judged().refusal
 
     def _on_process(self, *tables: pa.Table) -> pa.Table:
         assert self._schema is not None
         return fitted(self._object.process(*tables), self._schema, type(self._object).__name__)
+
+    def _spans(self) -> list[Span] | None:
+        """Which rows of its input the object's state is made of, where it can tell."""
+        return self._object.spans() if self._rebuilt else None
 
     def _on_rehearse(self, *tables: pa.Table) -> None:
         """With another object, which nobody will hear of again: what is called first is slow, imports for example."""
@@ -103,6 +111,12 @@ class Child:
             return restored.words if restored.damaged or restored.fresh or restored.parts else None
         self._restore(saved)
         return None
+
+    def _on_missed(self, rows: list[tuple[str, int]], epochs: int) -> None:
+        if isinstance(self._object, Windowed):
+            self._object.missed([count for _, count in rows])
+        elif hasattr(self._object, "missed"):
+            self._object.missed(dict(rows), epochs)
 
     def _restore(self, saved: bytes) -> None:
         if hasattr(self._object, "restore"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 import traceback
@@ -13,6 +14,7 @@ import pyarrow as pa
 from understudy.core.failover import CODE
 from understudy.core.numbers import Epoch, after
 from understudy.core.policies.base import Want
+from understudy.core.reach import Reach
 from understudy.core.saving import Saving
 from understudy.runtime import blame, wire
 from understudy.runtime.arrow_types import collect
@@ -32,6 +34,10 @@ if TYPE_CHECKING:
     from understudy.runtime.shipping import Shipper
     from understudy.runtime.stage import RunningStage
 
+HISTORY = "reach.json"
+"""Of a last checkpoint: which epochs of input its state is made of."""
+
+
 class Living:
     """The object of a running stage, and the states of it that were saved."""
 
@@ -45,11 +51,22 @@ class Living:
         """Held by whoever has the object process an epoch, or save what it made of it."""
         self._at: Epoch | None = stage.start_epoch
         """The epoch that the object's state is at; None in the middle of one, and after one that failed."""
+        history = stage.state / HISTORY
+        self._reach = Reach(json.loads(history.read_text()) if history.exists() else None)
+        self.needs: Epoch | None = None
+        """The oldest epoch of input that the state is made of; None where the object cannot tell: it is rebuilt by
+        replay only if it keeps nothing."""
 
     def start(self) -> None:
-        """Unless it was before."""
-        if self._process is not None and self._process.lives:
-            return
+        """With the state that the stage begins from, less what would have left it meanwhile."""
+        if self._process is None or not self._process.lives:
+            self._start()
+        assert self._process is not None
+        missed = self.stage.missed
+        if missed.epochs:
+            self._process.missed([(stream, missed.rows.get(stream, 0)) for stream in self.stage.inputs], missed.epochs)
+
+    def _start(self) -> None:
         self._process = OperatorProcess(self.stage.name, self._operator, self.host.imports)
         if self.stage.stopping:  # and whoever said so found no process yet
             self._process.end()
@@ -64,6 +81,8 @@ class Living:
             self._at = None  # should it throw half-way, that is nobody's state
             made = self._process.process(tables)
             self._at = epoch
+            if self._process.spans is not None:
+                self.needs = self._reach.committed(epoch, self._process.spans)
         self.host.trace(self.stage.name, "computed", epoch)
         return made
 
@@ -96,6 +115,15 @@ class Living:
         except (Threw, Died) as error:
             raise EngineFailed(*cause_of(error)) from error
         return self._saves.files_of(self.stage.batch_of(epoch))
+
+    def last_files(self, epoch: Epoch) -> dict[str, Path]:
+        """With what the state needs of its input: it still does after a stop."""
+        found = self.files_of(epoch)
+        if self.needs is not None:
+            path = self.stage.folder / HISTORY
+            path.write_text(json.dumps(self._reach.history()))
+            found[HISTORY] = path
+        return found
 
     def size(self) -> int:
         return self._saves.size()
@@ -144,7 +172,7 @@ class OperatorEngine:
         return self._living.files_of(epoch)
 
     def last_files(self, epoch: Epoch) -> dict[str, Path]:
-        return self._living.files_of(epoch)
+        return self._living.last_files(epoch)
 
     def sizes(self, epoch: Epoch) -> tuple[int, int]:
         return self._living.size(), self._living.size()
@@ -153,7 +181,8 @@ class OperatorEngine:
         self._living.trim(epoch)
 
     def needs(self, epoch: Epoch) -> Epoch:
-        return after(epoch)  # only operators without state are rebuilt by replay
+        """Asked after every epoch."""
+        return after(epoch) if self._living.needs is None else self._living.needs
 
 
 class PreparedEngine(SparkEngine):

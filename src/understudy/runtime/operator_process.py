@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from understudy.core.numbers import Epoch
+from understudy.core.reach import Span
 from understudy.errors import JobError
 from understudy.operators import Operator
 from understudy.runtime.operator_saves import State
@@ -43,6 +44,8 @@ class OperatorProcess:
         self.name = name
         self.version: Epoch | None = None
         """The version that the object's state is of, as long as nobody has it process anything."""
+        self.spans: list[Span] | None = None
+        """Which rows of its input the object's state is made of, after the newest epoch; None where it cannot tell."""
         self._stateless = operator.stateless
         self._lock = threading.Lock()
         self._ended, self._ending = False, threading.Lock()
@@ -97,6 +100,11 @@ class OperatorProcess:
         told: str | None = None if self._stateless else self._ask("restore", saved)
         return told
 
+    def missed(self, rows: list[tuple[str, int]], epochs: int) -> None:
+        """So many rows of each input are not in the state that was restored."""
+        if not self._stateless:
+            self._ask("missed", rows, epochs)
+
     def make(self) -> None:
         """Wait until the object is there."""
         with self._lock:
@@ -125,6 +133,7 @@ class OperatorProcess:
         try:
             kind, answer = self._connection.recv()
             if kind == "table":
+                self.spans = answer
                 return receive_tables(self._connection, 1)[0]
         except (EOFError, OSError):
             raise self._died() from None

@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from understudy.core.numbers import FIRST_EPOCH, NO_EPOCH, Epoch, Generation, be
 from understudy.core.plans import UnitPlan
 from understudy.core.policies import Policy
 from understudy.core.policies.upstream import Row
+from understudy.core.row_counts import Counted
 from understudy.errors import JobError
 from understudy.runtime import blame, messages
 from understudy.runtime.active import ActiveStandbyStage
@@ -406,15 +408,23 @@ class Roles:
         """What producers still have for a stage whose state is from some while ago; None where they have all of it."""
         if self.host.topology.stages[stage].needs_all_input:
             return None
-        return self._begin_at(unit, stage, generation, plan, newest=False)
+        return self._begin_at(unit, stage, generation, plan, newest=False, counted=True)
 
     def _begin_at(
-        self, unit: str, stage: str, generation: Generation, plan: Mapping[str, UnitPlan], *, newest: bool
+        self,
+        unit: str,
+        stage: str,
+        generation: Generation,
+        plan: Mapping[str, UnitPlan],
+        *,
+        newest: bool,
+        counted: bool = False,
     ) -> beginning.Start:
-        """Where a stage without state begins. Asks every producer until it answers."""
-        places = []
+        """Where a stage without state begins. Asks every producer until it answers. ``counted``: also how many rows
+        their recent epochs had."""
+        places, counts = [], {}
         for stream in self.host.job.stages[stage].inputs:
-            call = messages.Position(stream, stage, self.host.name, unit, generation, newest)
+            call = messages.Position(stream, stage, self.host.name, unit, generation, newest, counted)
             while True:
                 producer = self.host.directory.primary_of(stream)
                 try:
@@ -432,8 +442,10 @@ class Roles:
                 self.host.landed.hears(place.landed)
             above = None if place.row_hosts is None else Row(frozenset(place.row_hosts), place.row_k)
             places.append(beginning.Place(place.epoch, place.lost, above))
+            counts[stream] = Counted(place.counted_from, place.counted)
         tolerates = self.host.topology.units[unit].policy.tolerates
-        return beginning.start(places, self.host.directory.lost_with.get(unit), tolerates, newest=newest)
+        found = beginning.start(places, self.host.directory.lost_with.get(unit), tolerates, newest=newest)
+        return replace(found, counted=counts)
 
 
 def _fresh(folder: Path) -> Path:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -31,6 +32,7 @@ from understudy.core.plans import UnitPlan
 from understudy.core.policies import Policy, base
 from understudy.core.policies.upstream import Row
 from understudy.core.queue import has_room
+from understudy.core.row_counts import Missed, missed
 from understudy.runtime import messages
 from understudy.runtime.checkpoints import CheckpointStore
 from understudy.runtime.engine import EngineFailed
@@ -48,6 +50,9 @@ BATCHES = 20
 """How many batches tell how long one takes. The first ones of a query, still being compiled, must fall out of it."""
 
 
+NOTHING_MISSED = Missed()
+
+
 class Position(TypedDict):
     """Where a stage goes on that is restored from a checkpoint, as arguments of ``RunningStage``."""
 
@@ -55,10 +60,13 @@ class Position(TypedDict):
     base: int
     gap: Epoch
     missing: int
+    missed: Missed
     landed: dict[str, Epoch]
 
 
-FRESH: Position = {"start_epoch": NO_EPOCH, "base": 0, "gap": FIRST_EPOCH, "missing": 0, "landed": {}}
+FRESH: Position = {
+    "start_epoch": NO_EPOCH, "base": 0, "gap": FIRST_EPOCH, "missing": 0, "missed": Missed(), "landed": {}
+}  # fmt: skip
 
 
 def position(manifest: dict[str, Any] | None, found: Start | None = None) -> Position:
@@ -66,18 +74,23 @@ def position(manifest: dict[str, Any] | None, found: Start | None = None) -> Pos
     was saved some while ago: it counts as being of the epoch before those that they still have, and what comes between
     is lost."""
     at = FRESH
+    usual: dict[str, float] = {}
     if manifest is not None:
+        usual, before_it = manifest.get("usual", {}), manifest.get("missed", {})
         gap, landed = manifest.get("gap", 0), manifest.get("landed", {})
         epoch, base = manifest["epoch"], manifest["base"]
-        at = {"start_epoch": epoch, "base": base, "gap": gap, "missing": 0, "landed": landed}
+        lacks = Missed(before_it.get("epochs", 0), before_it.get("rows", {}))
+        at = {"start_epoch": epoch, "base": base, "gap": gap, "missing": 0, "missed": lacks, "landed": landed}
     if found is None:
         return at
     resumed = beginning.resumed(at["start_epoch"], found)
+    lacks = at["missed"] + missed(at["start_epoch"], resumed.epoch, found.counted, usual)
     return {
         "start_epoch": resumed.epoch,
         "base": at["base"] + resumed.skipped,
         "gap": after(resumed.epoch),
         "missing": resumed.skipped,
+        "missed": lacks,
         "landed": at["landed"],
     }
 
@@ -103,17 +116,19 @@ class RunningStage(Primary):
         since: int | None = None,
         gap: Epoch = FIRST_EPOCH,
         missing: int = 0,
+        missed: Missed = NOTHING_MISSED,
         row: Row | None = None,
     ) -> None:
         """``landed``: what sinks had when the state was captured. ``ready``: what was made ready of its engine. Not
         ``primary``: runs as a copy. With ``since``, the plan that made this host a standby, its primary counts on it
         and is told how far it is. ``gap``: epochs before this one were lost while the unit had no protection.
-        ``missing``: so many are not in its state. ``row``: it is being rebuilt, and with whom."""
+        ``missing``: so many are not in its state; ``missed``: what came in them, and what its state lacked before that
+        without having been told. ``row``: it is being rebuilt, and with whom."""
         self.host, self.name, self.unit, self.generation = host, name, unit, generation
         self.primary, self.since = primary, since
         self.folder, self.state = folder, state
         self.start_epoch, self.base, self.gap, self.row = start_epoch, base, gap, row
-        self.missing = missing
+        self.missing, self.missed = missing, missed
         self.inputs = host.job.stages[name].inputs
         with host.changed:
             host.landed.hears(landed)
@@ -424,6 +439,8 @@ class RunningStage(Primary):
             "gap": self.gap,
             "generation": self.generation,
             "landed": dict(self.host.landed.known),
+            "usual": {name: inlet.usual.rows for name, inlet in self.inlets.items() if inlet.usual.rows},
+            "missed": asdict(self.missed) if epoch == self.start_epoch else {},
             "schema": self.host.kind(self.name).schema(self.name),
         }
 

@@ -22,6 +22,7 @@ from understudy.core.failover import StageThrew
 from understudy.core.numbers import Epoch, Generation, after
 from understudy.core.pacing import Asking
 from understudy.core.queue import OutputQueue, lead_for
+from understudy.core.row_counts import RowCounts, Usual
 from understudy.runtime import blame, messages
 from understudy.runtime.spark import first_line
 from understudy.runtime.wire import Refusal
@@ -50,6 +51,7 @@ class Stream:
         beat_s, misses = host.heartbeat
         lead = lead_for(beat_s * misses, host.job.epoch_s)
         self.queue = OutputQueue(host.topology.consumers(stage), start=start, first=first, rebuilt=rebuilt, lead=lead)
+        self.counts = RowCounts()
         self.key = f"out:{stage}"
         self.schema: pa.Schema | None = None
 
@@ -63,6 +65,7 @@ class Stream:
         with self.host.changed:
             if not self.queue.append(epoch):
                 self.host.payloads.drop(self.key, epoch)
+            self.counts.came(epoch, table.num_rows)
             self.host.rows[self.stage] += table.num_rows
             self.host.published[self.stage] += table.nbytes
             self.host.changed.notify_all()
@@ -129,6 +132,7 @@ class Inlet(threading.Thread):
         super().__init__(name=f"inlet {stage.name}<{stream}", daemon=True)
         self.stage, self.stream, self.host = stage, stream, stage.host
         self.received = stage.start_epoch
+        self.usual = Usual()
         self.key = f"in:{stage.name}<{stream}"
         self._requests = ThreadPoolExecutor(max_workers=8, thread_name_prefix=self.name)
         self._asking = Asking()
@@ -156,6 +160,7 @@ class Inlet(threading.Thread):
                 host.payloads.put(self.key, epoch, table)
                 with host.changed:
                     self.received = epoch
+                    self.usual.came(table.num_rows)
                     host.changed.notify_all()
             elif refusal == Refusal.FENCED:
                 stage.fence()

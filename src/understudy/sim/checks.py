@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from understudy.core.numbers import FIRST_EPOCH, Epoch, after
 from understudy.core.topology import Topology
 from understudy.sim.coordinator import STOPPING
-from understudy.sim.model import kept_for
+from understudy.sim.model import kept_for, kept_for_rows
 from understudy.sim.sources import SourceUnit
 from understudy.sim.units import Unit
 from understudy.verify.checkers import check_sink
@@ -64,6 +64,7 @@ def undrained(world: World) -> list[str]:
     writing = world.conditions.disk_s / world.conditions.epoch_s
     slack = len(world.topology.stages) * (1 + int(writing)) + 6
     slack += sum(kept_for(window) for window in world.job.windows.values())
+    slack += sum(kept_for_rows(count) for count in world.job.rows.values())
     found: list[str] = []
     for host in world.hosts.values():
         for unit in host.units.values():

@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from understudy.core import row_counts
 from understudy.core.acks import FINAL
-from understudy.core.numbers import FIRST_EPOCH, Epoch, after, between
+from understudy.core.numbers import FIRST_EPOCH, NO_EPOCH, Epoch, after, between
 from understudy.core.pacing import Asking, Pace
 from understudy.core.policies import base
 from understudy.core.policies.upstream import Row
 from understudy.core.queue import READ_AHEAD, OutputQueue, has_room, lead_for
+from understudy.core.reach import Numbers, Reach
+from understudy.core.row_counts import Counted, RowCounts
 from understudy.core.windows import Windows
 from understudy.sim.disks import Version
-from understudy.sim.model import EMPTY, State
+from understudy.sim.model import EMPTY, ROWS_USUAL, State, rows_of
 
 if TYPE_CHECKING:
     from understudy.sim.nodes import World
@@ -32,7 +35,7 @@ Reply = Callable[[Epoch, int, str | None], None]
 class Output:
     """The producing end of a stream: its queue, what is in it, and those who wait for what is not."""
 
-    __slots__ = ("gap", "heard", "pending", "queue", "row", "stream", "values")
+    __slots__ = ("_number", "counts", "gap", "heard", "pending", "queue", "row", "stream", "values")
 
     def __init__(
         self, world: World, stream: str, *, first: Epoch, gap: Epoch = FIRST_EPOCH, row: Row | None = None
@@ -42,6 +45,8 @@ class Output:
         lead = lead_for(at.heartbeat_s * at.misses, at.epoch_s)
         self.queue = OutputQueue(world.topology.consumers(stream), start=first, rebuilt=row is not None, lead=lead)
         self.values: dict[Epoch, int] = {}
+        self.counts = RowCounts()
+        self._number = world.number[stream]
         self.gap = gap
         """Epochs before this one were lost without protection, and are served as empty ones."""
         self.heard: dict[str, Mapping[int, Epoch]] = {}
@@ -52,6 +57,7 @@ class Output:
     def append(self, epoch: Epoch, value: int) -> None:
         if epoch < self.queue.next:
             return
+        self.counts.came(epoch, rows_of(self._number, epoch))
         if self.queue.append(epoch):
             self.values[epoch] = value
         if self.pending:
@@ -95,7 +101,7 @@ class Copy:
         output: tuple[int, ...] = (),
         gap: Epoch = FIRST_EPOCH,
         row: Row | None = None,
-        windows: list[list[int]] | None = None,
+        windows: list[Any] | None = None,
     ) -> None:
         """``first`` is the oldest epoch of its stream that this copy has or will make; ``output`` are those it has.
         ``row``: it is being rebuilt, and with whom. ``windows``: what those in its state are made of, if that is
@@ -130,6 +136,14 @@ class Copy:
         """The keepers that want it to stand still; while its unit's policy changes, there are two."""
         self._windows: Windows | None = None
         self._windows_before = windows
+        job = self.world.job
+        history = windows or [None, None]
+        self._reach = Reach(history[0]) if name in job.rows or name in job.pairs else None
+        self._numbers: Numbers | None = None
+        if name in job.pairs:
+            self._numbers = Numbers(name, done, job.totals(name, state), history[1])
+        self._needed = after(done)
+        """The oldest epoch that its newest rows are made of, where it is they that are its state."""
         begin = after(done) if first is None else first
         self.output = Output(self.world, name, first=begin, gap=gap, row=row)
         for epoch, value in enumerate(output, begin):
@@ -231,6 +245,10 @@ class Copy:
         values = [self.read.pop((stream, epoch)) for stream in self.inputs]
         self.state, value = job.step(self.name, self.number, epoch, self.state, values)
         self.done = epoch
+        if self._reach is not None:
+            self._needed = self._reach.committed(epoch, job.rows_in(self.name, self.state))
+        if self._numbers is not None:
+            self._numbers.committed(epoch, job.totals(self.name, self.state))
         if epoch % self.saves == 0:
             self.history[epoch] = self.state
         self.output.append(epoch, value)
@@ -247,6 +265,8 @@ class Copy:
 
     def needs(self, epoch: Epoch) -> Epoch:
         """The oldest input epoch from which the state after ``epoch``, which was just made, can be rebuilt."""
+        if self._reach is not None:
+            return self._needed
         window = self.world.job.windows.get(self.name)
         if window is None:
             return self.world.job.needs_after(self.name, epoch)
@@ -254,8 +274,29 @@ class Copy:
             self._windows = Windows(window, start=epoch, history=self._windows_before)
         return self._windows.committed(epoch, self.state[0])
 
-    def windows_until(self, epoch: Epoch) -> list[list[int]] | None:
+    def without_stale(self, at: Epoch, counted: Mapping[str, Counted]) -> State:
+        """What has not expired by then of its state, which was saved some while ago."""
+        job = self.world.job
+        if self.name not in job.rows:
+            return self.state
+        lost = list(between(after(self.done), after(at)))
+        lacks = row_counts.missed(self.done, at, counted, dict.fromkeys(counted, ROWS_USUAL))
+        rows, true = sum(lacks.rows.values()), sum(job.rows_read(self.name, epoch) for epoch in lost)
+        unknown = [epoch for epoch in lost for answer in counted.values() if answer.of(epoch) is None]
+        if abs(rows - true) > 2 * len(unknown):
+            self.world.violate(f"{self.name} is told that it missed {rows} rows, and missed {true}")
+        return job.without_stale(self.name, self.state, rows)
+
+    def tell_numbers(self) -> None:
+        """Before input is let go of: how its rows are numbered from there on."""
+        if self._numbers is not None:
+            acked = max(acks.get(FINAL, NO_EPOCH) for acks in self.acks.values())
+            self.host.landed.hears(self._numbers.told(after(acked)))
+
+    def windows_until(self, epoch: Epoch) -> list[Any] | None:
         """What open windows are made of, for the last checkpoint."""
+        if self._reach is not None:
+            return [self._reach.history(), self._numbers.history() if self._numbers else None]
         return self._windows_before if self._windows is None else self._windows.history(epoch)
 
     def prune(self, trimmed: Epoch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from understudy.core.landed import Known
 from understudy.core.numbers import FIRST_EPOCH, Epoch
@@ -58,8 +59,8 @@ class Version:
     output: tuple[int, ...] = ()
     gap: Epoch = FIRST_EPOCH
     """Epochs of its stream before this one were lost while it had no protection."""
-    windows: list[list[int]] | None = None
-    """What open windows are made of (``Windows.history``): it is still needed after a stop."""
+    windows: list[Any] | None = None
+    """What open windows are made of (``Windows.history``, ``Reach.history``): it is still needed after a stop."""
     landed: Known = field(default_factory=dict)
     """What its host knew of sinks, which is why the output before it is not wanted any more."""
 

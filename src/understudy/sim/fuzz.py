@@ -269,6 +269,10 @@ def play(seed: int, *, tell: bool = False) -> Story:
         apart = random.Random(f"windows of {seed}")
         job = replace(job, windows=_random_windows(apart, job))
         job = replace(job, preserved=[s.name for s in stages if not s.inputs and apart.random() < 0.5])
+    if seed % 17 == 2:  # as with monitors
+        apart = random.Random(f"rows of {seed}")
+        bounded = [s.name for s in stages if s.inputs and job.span_of(s.name) and s.name not in job.windows]
+        job = replace(job, rows={name: apart.choice([1, 5, 16]) for name in bounded if apart.random() < 0.7})
     faults = _random_faults(chance, conditions)
     switches: list[Switching] = []
     if seed % 5 in (1, 2):  # as with monitors

@@ -151,5 +151,8 @@ class Member:
         if not queue.hears(consumer, generation, near=self.host.directory.near(stream, consumer, sender)):
             return
         landed = self.host.landed.known
-        place = beginning.place(queue, consumer, newest=newest, gap=output.gap, row=output.row, landed=landed)
+        place = beginning.place(
+            queue, consumer, newest=newest, gap=output.gap, row=output.row, landed=landed,
+            counted=output.counts.newest(),
+        )  # fmt: skip
         self.world.send(self.host, sender, unit, "begin_at", (generation, consumer, stream, place))

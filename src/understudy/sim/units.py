@@ -6,6 +6,7 @@ The primary has a keeper for each policy that protects it; a standby keeps check
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from understudy.core.landed import Known
 from understudy.core.numbers import FIRST_EPOCH, NO_EPOCH, NO_GENERATION, Epoch, Generation, after, before
 from understudy.core.plans import UnitPlan
 from understudy.core.policies import Policy, base
+from understudy.core.reach import numbered
 from understudy.sim.copies import Copy, Output
 from understudy.sim.disks import Version
 from understudy.sim.keepers import Keeper
@@ -169,7 +171,8 @@ class Unit(Member):
                 self.world.violate(f"{name} goes on after {resumed.epoch}, which nobody has acknowledged")
             if not shape.needs_all_input:
                 at, first = resumed.epoch, after(resumed.epoch)
-                copy = Copy(self, name, done=at, state=copy.state, first=first, gap=first)
+                state = copy.without_stale(at, {i: p.counted for i, p in zip(shape.inputs, places, strict=True)})
+                copy = Copy(self, name, done=at, state=state, first=first, gap=first)
             elif resumed.skipped:
                 self.world.violate(f"{name} needs all its input, and lacks {resumed.skipped} epochs after {copy.done}")
             self.copies[name] = copy
@@ -189,10 +192,16 @@ class Unit(Member):
                 self.world.violate(f"{name} is rebuilt from what is being rebuilt itself: {start.row}")
             # With nothing in its state, a stage's output is right again once its whole span was read. When windows are
             # right again is not known, but no stage asks for their output before they are, and sinks are not given it.
-            span = 1 if name in self.world.job.windows else self.world.job.span_of(name)
+            job, fresh = self.world.job, self.world.job.fresh(name)
+            if name in job.pairs:
+                epoch, totals = numbered(self.host.landed.known, name, len(places))
+                if start.epoch > epoch:
+                    self.world.violate(f"{name} begins at {start.epoch}, and knows its rows' numbers from {epoch} on")
+                start, fresh = replace(start, epoch=epoch), job.numbered(totals)
+            span = 1 if name in {**job.windows, **job.rows} or name in job.pairs else job.span_of(name)
             first = start.epoch if lossy or start.epoch == 0 else Epoch(start.epoch + span - 1)
             valid[name] = Place(first, start.lost, start.row)
-            fresh, gap = self.world.job.fresh(name), first if start.lost else FIRST_EPOCH
+            gap = first if start.lost else FIRST_EPOCH
             done = before(start.epoch)
             self.copies[name] = Copy(self, name, done=done, state=fresh, first=first, gap=gap, row=start.row)
             self.host.landed.skip(self.copies[name].output.queue)
@@ -375,6 +384,7 @@ class Unit(Member):
         return None if copy is None else copy.output
 
     def send_request(self, copy: Copy, stream: str, epoch: Epoch) -> None:
+        copy.tell_numbers()
         acks = copy.acks[stream] if self.primary else {}
         if stream in copy.inside:
             self.host.living.after(0.0, self._request_inside, copy, stream, epoch, acks)
@@ -396,6 +406,7 @@ class Unit(Member):
         producer.output.serve((copy.name, self.host.name), epoch, reply)
 
     def send_ack(self, copy: Copy, stream: str) -> None:
+        copy.tell_numbers()
         acks = copy.acks[stream]
         if stream in copy.inside:
             self.host.living.after(0.0, self._ack_inside, stream, copy.name, acks)

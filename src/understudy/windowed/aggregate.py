@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from understudy.core.operators import OperatorClass, of_keys, of_time
+from understudy.core.operators import Window as Reach
 from understudy.durations import seconds as in_seconds
 from understudy.windowed.base import Restored, Times, Window, Windowed
 from understudy.windowed.index import spread
@@ -88,6 +90,9 @@ class Aggregate(Windowed):
         (table,) = tables
         return self._inner.process(table.select(self._inner.needed))
 
+    def judged(self) -> OperatorClass:
+        return self._inner.judged()
+
     def windows(self) -> Mapping[str, Window]:
         return {"rows": self._inner.window}
 
@@ -126,6 +131,9 @@ class _ByRows:
         self.window = window
         self._by, self._outputs = by, outputs
 
+    def judged(self) -> OperatorClass:
+        return of_keys()
+
     def check(self, given: pa.Schema) -> None:
         """Every column will do."""
 
@@ -161,6 +169,11 @@ class _ByTime:
         self._by, self._outputs, self._span, self._late_ms = list(by), outputs, span, late_ms
         self._mark: int | None = None
         """Windows that end here or before are closed: the newest event time, less what may be late."""
+
+    def judged(self) -> OperatorClass:
+        """The row that set the mark is among those that are kept: it is in a window that is open. So a replay has the
+        same mark when it is as far, and drops, closes and counts the same from then on."""
+        return of_time(Reach(self._span.length_ms / 1000, self._late_ms / 1000))
 
     def check(self, given: pa.Schema) -> None:
         type_, span = given.field(self._of).type, self._span

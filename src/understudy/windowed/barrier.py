@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from understudy.core.operators import OperatorClass, of_barrier
 from understudy.windowed.base import Restored, Times, Window, Windowed
 from understudy.windowed.rows import RowWindow
 
@@ -67,6 +68,9 @@ class Barrier(Windowed):
         for waiting in self._waiting:
             waiting.drop_before(until)
         return pa.table(columns, schema=schema).combine_chunks()
+
+    def judged(self) -> OperatorClass:
+        return of_barrier()
 
     def windows(self) -> Mapping[str, Window]:
         return {f"input{number}": waiting for number, waiting in enumerate(self._waiting, 1)}

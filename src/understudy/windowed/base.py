@@ -9,6 +9,8 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from understudy.core.operators import OperatorClass
+from understudy.core.reach import Span
 from understudy.windowed.parts import prefixed, under
 
 Times = tuple[float, float]
@@ -71,6 +73,11 @@ class Windowed(ABC):
     needs_all_input: ClassVar[bool] = False
     """Its results are wrong, not only incomplete, when rows of its input are lost."""
 
+    def missed(self, rows: Sequence[int]) -> int:
+        """After a restore: of every input so many rows came after the save, and will not come again. What would have
+        expired with them leaves. Returns how many rows that were."""
+        return sum(window.missed(lost) for window, lost in zip(self.windows().values(), rows))
+
     @abstractmethod
     def process(self, *tables: pa.Table) -> pa.Table:
         """One epoch's rows of every input. Returns what comes of them."""
@@ -78,6 +85,14 @@ class Windowed(ABC):
     @abstractmethod
     def schema(self, *inputs: pa.Schema) -> pa.Schema:
         """Of what comes of rows like these. Raises ValueError."""
+
+    @abstractmethod
+    def judged(self) -> OperatorClass:
+        """What it remembers, and whether it can be rebuilt by replay."""
+
+    def spans(self) -> list[Span]:
+        """Which rows its state is made of, window by window. Only of one that can be rebuilt by replay."""
+        return [window.span() for window in self.windows().values()]
 
     @abstractmethod
     def windows(self) -> Mapping[str, Window]:
@@ -114,6 +129,14 @@ class Window(ABC):
     def restore(
         self, parts: Mapping[str, bytes | None], stale: int | None = None, times: Times | None = None
     ) -> Restored: ...
+
+    @abstractmethod
+    def missed(self, lost: int) -> int:
+        """So many rows are lost that would have come now. Returns how many leave because of them."""
+
+    def span(self) -> Span:
+        """The number of the oldest row that it has, and the number that its next row will have."""
+        raise NotImplementedError("it has rows of every key, however old they are")
 
 
 class Rate:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from understudy.core.reach import Span
 from understudy.windowed.base import Restored, Times, Window
 from understudy.windowed.index import Index
 from understudy.windowed.keys import Lookup, as_numbers, keys_of, present
@@ -64,6 +65,15 @@ class IndexedWindow(Window):
 
     def take(self, positions: Ints, names: Sequence[str]) -> pa.Table:
         return self.rows.log.take(positions, names)
+
+    def missed(self, lost: int) -> int:
+        gone = self.rows.missed(lost)
+        nothing = np.empty(0, np.int64)
+        self._index.insert(nothing, nothing, self._index.rows >= self.rows.log.first)
+        return gone
+
+    def span(self) -> Span:
+        return self.rows.span()
 
     def save(self, at: float | None = None) -> dict[str, bytes | None]:
         return self.rows.save(at)

@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from understudy.core.operators import OperatorClass, of_keys, of_rows
 from understudy.windowed.base import Window, Windowed
 from understudy.windowed.indexed import IndexedWindow
 from understudy.windowed.keyed import KeyedWindows
@@ -91,6 +92,11 @@ class Join(Windowed):
         self._right.insert(right)
         made = [_as(schema, part) for part in (first, second) if part is not None]
         return pa.concat_tables(made) if made else schema.empty_table()
+
+    def judged(self) -> OperatorClass:
+        windows = (self._left, self._right)
+        whole = [window.rows.count or 0 for window in windows if isinstance(window, IndexedWindow)]
+        return of_rows(*whole) if len(whole) == len(windows) else of_keys()
 
     def windows(self) -> Mapping[str, Window]:
         return {"left": self._left, "right": self._right}

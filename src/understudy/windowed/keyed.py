@@ -328,12 +328,21 @@ class KeyedWindows(Window):
         at = bundles.latest(np.concatenate([keys, self._key]), np.concatenate([numbers, self._number]), marks)
         return int((marks[at] == 0).sum())
 
+    def missed(self, lost: int) -> int:
+        """Each key is taken to have lost its share, as in ``restore``."""
+        held = len(self._index)
+        self._lose(lost)
+        return held - len(self._index)
+
     def _lose(self, lost: int) -> None:
         count = len(self._lookup)
         rates = self._rate[:count] / np.maximum(1, self._saves - self._saved[:count] + 1)
         if not lost or not rates.sum():
             return
-        each = np.floor(lost * (rates / rates.sum())).astype(np.int64)
+        share = lost * (rates / rates.sum())
+        each = np.floor(share).astype(np.int64)
+        # of many rare keys nobody loses a whole row: those that come nearest lose what is left
+        each[np.argsort(each - share, kind="stable")[: lost - int(each.sum())]] += 1
         self._total[:count] += each
         self._saved_total[:count] += each
         self._holes = True

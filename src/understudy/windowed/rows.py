@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from understudy.core.reach import Span
 from understudy.core.ring import Group, Ring, restored
 from understudy.windowed.base import Rate, Restored, Times, Window
 from understudy.windowed.log import Ints, Log
@@ -93,6 +94,15 @@ class RowWindow(Window):
             self.log.drop(self._ring.skip(lost))
         return self.total
 
+    def missed(self, lost: int) -> int:
+        if self._ring is None or lost <= 0:
+            return 0
+        before = len(self)
+        self._ring.lose(self.total, lost)
+        self._new += lost
+        self._slide(self._ring)
+        return before - len(self)
+
     def numbers(self, until: int | None = None) -> Ints:
         """Of the rows that are there, up to this one."""
         if self._ring is None:
@@ -102,6 +112,9 @@ class RowWindow(Window):
         for begin, end in self._ring.holes:
             there[max(0, begin - start) : max(0, end - start)] = False
         return np.flatnonzero(there) + start
+
+    def span(self) -> Span:
+        return (0, 0) if self._ring is None else (min(self._start(self._ring), self.total), self.total)
 
     def table(self) -> pa.Table:
         return self.log.table()

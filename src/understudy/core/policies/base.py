@@ -19,6 +19,7 @@ from typing import ClassVar, Literal, Protocol
 
 from understudy.core.acks import FINAL
 from understudy.core.numbers import Epoch
+from understudy.core.operators import OperatorClass
 from understudy.core.profile import COLD_QUERY_S, Heard, Profile
 
 Recovery = Literal["gap", "saved", "standby", "replay"]
@@ -265,9 +266,14 @@ class Policy:
         """Checkpoints have the output that consumers are not done with."""
         return False
 
-    def missing(self) -> str:
-        """In words: what may be wrong after a crash, and for how long."""
-        return "rows between the crash and the new start are lost, and the state begins anew"
+    def saved(self, found: OperatorClass) -> str:
+        """In words: what is saved of a stage's state, where that differs by its kind."""
+        return ""
+
+    def missing(self, found: OperatorClass) -> str:
+        """In words: what may be wrong with a stage after a crash, and for how long. Nothing where nothing may be."""
+        lost = "rows between the crash and the new start are lost"
+        return f"{lost}; the state begins anew, and is wrong {found.wrong_until}" if found.wrong_until else lost
 
     @property
     def is_goal(self) -> bool:

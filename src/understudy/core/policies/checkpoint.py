@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from understudy.core.numbers import NO_EPOCH, Epoch
+from understudy.core.operators import OperatorClass
 from understudy.core.policies.base import (
     AckUpstream,
     Capture,
@@ -119,10 +120,18 @@ class Checkpoint(Policy):
     def kept(self, profile: Profile, inputs: Sequence[str], *, reach_s: float) -> str:
         state = f"state, {size(profile.state_bytes)}" if profile.state_bytes else "its state"
         where = f"{self.standbys} hosts" if self.standbys > 1 else "another host"
-        return f"{state}, every {self.every} on {where}; no input, no output"
+        return f"{state}, every {self.every} on {where}"
 
-    def missing(self) -> str:
-        return f"rows of the last {self.every} may be lost, and missing from its state for as long as they would count"
+    def saved(self, found: OperatorClass) -> str:
+        return found.saved
+
+    def missing(self, found: OperatorClass) -> str:
+        if found.needs_all_input:
+            return ""
+        if not found.wrong_until:
+            return "rows on their way may be lost, and nothing else is wrong"
+        lacks = f"rows on their way may be lost, and its state lacks those of the last {self.every}"
+        return f"{lacks}: it is wrong {found.wrong_until}"
 
 
 @dataclass(slots=True)
