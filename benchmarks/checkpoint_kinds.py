@@ -121,7 +121,7 @@ def run(out: Path, name: str, *, harms: tuple[str, ...] = tuple(HARMS), **settin
             drill.signal("pairs")
             drill.epochs(round(HEALED_S / drill.coordinator.job.epoch_s))
             said = [event for event in list(drill.coordinator.events) if event["t"] >= since]
-            missing = {e["stage"]: e["missing"] for e in said if e["kind"] == "running" and "missing" in e}
+            missing = {e["stage"]: e["missing"] for e in said if e["kind"] == "running" and e["missing"]}
             told = [e["text"] for e in said if e["kind"] in ("damaged", "restarted", "waiting")]
             begun.append((drill.legs[-1], missing, told))
             drill.restart()

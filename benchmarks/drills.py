@@ -21,6 +21,7 @@ from typing import Any
 import psutil
 from rich.console import Console
 
+import checkpoint_kinds
 import understudy as us
 from understudy.cli import FAST_START, interrupt_on_sigterm
 from understudy.core.policies import parse
@@ -237,6 +238,17 @@ def _kill_and_restart(drill: Drill, stage: str, leg: str) -> None:
     drill.restart()
 
 
+def kinds(out: Path, name: str) -> list[dict[str, Any]]:
+    """Every kind of stage under us.Checkpoint: killed, with a damaged file, a damaged group, a full disk."""
+    return checkpoint_kinds.run(out, name)
+
+
+def kinds_on_spark(out: Path, name: str) -> list[dict[str, Any]]:
+    """The same, queries and windows per key on Spark among them."""
+    with _environment(KINDS_SPARK="1"):
+        return checkpoint_kinds.run(out, name, settings=FAST_START)
+
+
 DRILLS: dict[str, Callable[[Path, str], dict[str, Any] | list[dict[str, Any]]]] = {
     "stateful-host": stateful_host,
     "middle-of-chain": middle_of_chain,
@@ -245,6 +257,8 @@ DRILLS: dict[str, Callable[[Path, str], dict[str, Any] | list[dict[str, Any]]]] 
     "paused-primary": paused_primary,
     "coordinator-away": coordinator_away,
     "switching": switching,
+    "checkpoint-kinds": kinds,
+    "checkpoint-kinds-spark": kinds_on_spark,
     **{policy: matrix(policy) for policy in POLICIES},
 }
 
@@ -291,6 +305,8 @@ def main() -> int:
             label = "" if result["name"] == name else result["name"] + ": "
             text = f"  {label}{sentence(result)}"
             console.print(text, style="green" if _good(result) else "bold red", highlight=False, markup=False)
+            for wrong in result.get("wrong", ()):
+                console.print(f"    {wrong}", style="red", highlight=False, markup=False)
         console.print(f"  [{time.monotonic() - begin:.0f} s]", style="dim", markup=False)
         arguments.out.mkdir(exist_ok=True)
         (arguments.out / "drills.json").write_text(json.dumps(results, indent=2))
@@ -298,6 +314,8 @@ def main() -> int:
 
 
 def _good(result: dict[str, Any]) -> bool:
+    if "wrong" in result:  # what was lost is judged against what was promised
+        return not result["wrong"]
     return result["verdict"] == result["expected"] and not result["disorder"]
 
 

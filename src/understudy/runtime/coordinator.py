@@ -354,9 +354,7 @@ class Coordinator:
                     self.handle(event)
                 case messages.Runs(unit, generation, stage) as runs:
                     self.opening.runs(stage, generation)
-                    about = {"unit": unit, "host": host, "stage": stage}
-                    if runs.missing:
-                        about["missing"] = runs.missing
+                    about: dict[str, Any] = {"unit": unit, "host": host, "stage": stage, "missing": runs.missing}
                     self.say("running", telling.runs(runs, host), t=report.t, **about)
                     self._tell_exposed(unit)
                     self._look_whether_to_open()
