@@ -5,7 +5,7 @@ ARGS ?=
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast coverage drills compat oldest bench-failover bench-latency bench-throughput bench-policies bench-auto bench-operators bench-windows bench-simulator soak soak-kills fuzz lab lint clean
+.PHONY: help setup demo test test-fast coverage drills compat oldest bench-failover bench-latency bench-throughput bench-policies bench-auto bench-operators bench-windows bench-windows-spark bench-simulator soak soak-kills fuzz lab lint clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
@@ -70,6 +70,9 @@ lab: setup ## the papers' experiments beside the papers' values
 
 bench-windows: setup ## operators with windows: rows per second, and what their checkpoints write
 	$(BIN)/python benchmarks/windows.py $(ARGS)
+
+bench-windows-spark: setup ## what us.Checkpoint takes from a join per key on Spark
+	$(BIN)/python benchmarks/windows_on_spark.py $(ARGS)
 
 bench-simulator: setup ## simulated events per second on one core
 	$(BIN)/python benchmarks/simulator.py $(ARGS)
