@@ -62,7 +62,8 @@ CHOICES: dict[str, str] = {
         "it, has what else the machine was doing in it as well. Nothing waits for a disk: files are not forced out."
     ),
     "Zipf keys": (
-        "In S1, which is kept: the n-th key comes as often as 1/n. S2 asks for 600 keys uniformly in both cases."
+        "In S1, which is kept: the n-th key comes as often as 1/n. S2 asks for 600 keys uniformly in both cases. All "
+        "windows are full from the beginning."
     ),
     "What is not here": (
         "No network file system: the paper's checkpoints went to NFS, which 200 nodes shared. So a file more costs "
