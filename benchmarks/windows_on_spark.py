@@ -25,6 +25,7 @@ from understudy.verify import silence
 
 OVERHEAD_MAX = 0.02
 UNIT = "pairs"
+WARM_S = 60.0
 
 
 class Turns:
@@ -41,6 +42,8 @@ class Turns:
             wait_for(self._turned, 120, "the new policy")
         if policy.backups:
             wait_for(self._ready, 120, "a standby")
+            coordinator.wait_until_running(armed=True)
+            coordinator.wait_until_warm(WARM_S)  # a standby that rehearses takes the processor from the rest
         coordinator.wait(warm_s)
         begin = self._newest()
         coordinator.wait(window_s)
