@@ -41,6 +41,11 @@ class Operator:
     needs_all_input: bool = False
     """With a row missing, all that it makes afterwards would be wrong: one that pairs its inputs, for example."""
 
+    @property
+    def pairs(self) -> bool:
+        """It is a barrier: rebuilt by replay only with the numbers of its rows."""
+        return self.judged is not None and self.judged.needs_all_input
+
 
 def checked(cls: Any, schema: Any, *, inputs: int, stateless: bool) -> Operator:
     """Raises ValueError, naming what is missing."""

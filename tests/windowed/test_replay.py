@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import understudy as us
 from understudy.core.operators import Window
-from understudy.core.reach import Reach
+from understudy.core.reach import Numbers, Reach, numbered
 from understudy.windowed.aggregate import Aggregate
 from understudy.windowed.barrier import Barrier
 from understudy.windowed.base import Windowed
@@ -54,6 +54,41 @@ def test_a_join(epochs: list[tuple[list[tuple[str, int]], ...]], left: int, righ
     check_replay(lambda: Join("key", us.rows(left), us.rows(right)), tables, data)
 
 
+@PATIENT
+@given(st.lists(st.tuples(KEYED, KEYED), min_size=1, max_size=15), st.data())
+def test_a_barrier_that_is_told_the_numbers_of_its_rows(
+    epochs: list[tuple[list[tuple[str, int]], ...]], data: st.DataObject
+) -> None:
+    tables = [(keyed(a, "a"), keyed(b, "b")) for a, b in epochs]
+    first, numbers, reach, made = Barrier(2), Numbers("both", -1, (0, 0)), Reach(), []
+    had = data.draw(st.integers(0, len(tables) - 1), label="what consumers have")
+    known = {}
+    for epoch, each in enumerate(tables):
+        made.append(first.process(*each))
+        numbers.committed(epoch, [following for _, following in first.spans()])
+        needed = reach.committed(epoch, first.spans())
+        if epoch <= had:
+            known = numbers.told(needed)
+    begin, totals = numbered(known, "both", 2)
+    second = Barrier(2)
+    second.missed(totals)
+    again = [second.process(*each) for each in tables[begin:]]
+    assert again[max(0, had + 1 - begin) :] == made[had + 1 :]
+    assert second.spans() == first.spans() or begin > len(tables) - 1
+
+
+def test_a_barrier_takes_no_room_for_what_came_before() -> None:
+    barrier = Barrier(2)
+    barrier.missed([10**15, 10**15 + 2])
+    rows = [keyed([("a", n) for n in range(4)], name) for name in "ab"]
+    made = barrier.process(*rows)
+    assert (made["a"].to_pylist(), made["b"].to_pylist()) == ([2, 3], [0, 1]), "the two that wait are not here"
+    assert barrier.spans() == [(10**15 + 4, 10**15 + 4), (10**15 + 4, 10**15 + 6)]
+    again = Barrier(2)
+    again.restore(barrier.save())
+    assert again.spans() == barrier.spans()
+
+
 TIMED = st.lists(st.tuples(st.sampled_from("ab"), st.integers(-900, 900)), max_size=4)
 
 
@@ -86,7 +121,7 @@ def test_what_can_be_rebuilt_and_what_cannot() -> None:
     ):
         assert keyed_.state == "unbounded" and "however old they are" in keyed_.refusal
     barrier = Barrier(2).judged()
-    assert barrier.state == "windowed" and "by their numbers" in barrier.refusal
+    assert (barrier.state, barrier.determinism, barrier.refusal) == ("windowed", "deterministic", "")
 
 
 def test_a_restored_window_numbers_its_rows_on() -> None:

@@ -418,9 +418,10 @@ def of_keys() -> OperatorClass:
 
 
 def of_barrier() -> OperatorClass:
-    """Its state is what waits for partners; but which partner a row has is told by how many came before it."""
-    refusal = "a barrier pairs rows by their numbers, and a replay cannot know the number of the first that it finds"
-    return _own("windowed", "a barrier keeps the rows that wait for their partners", refusal=refusal, kind="pairs")
+    """Its state is what waits for partners. Which partner a row has is told by how many came before it, so it converges
+    only where that is known (``core.reach``)."""
+    cause = "a barrier keeps the rows that wait for their partners"
+    return OperatorClass("windowed", cause, "deterministic", cause, kind="pairs")
 
 
 def _own(state: State, cause: str, **known: Any) -> OperatorClass:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from understudy.core.landed import Known
 from understudy.core.numbers import Epoch
 
 if TYPE_CHECKING:
@@ -55,6 +56,11 @@ class Engine(Protocol):
 
     def needs(self, epoch: Epoch) -> Epoch:
         """The oldest epoch of input from which the state after ``epoch`` can be rebuilt."""
+        ...
+
+    def told(self, epoch: Epoch) -> Known:
+        """Input before ``epoch`` is about to be let go of: what whoever rebuilds the state must know of the rest, as it
+        travels with what sinks have. Call with ``host.changed`` held."""
         ...
 
     def trimmed(self, epoch: Epoch) -> None:

@@ -78,6 +78,9 @@ class Child:
         """Which rows of its input the object's state is made of, where it can tell."""
         return self._object.spans() if self._rebuilt else None
 
+    def _on_spans(self) -> list[Span] | None:
+        return self._spans()
+
     def _on_rehearse(self, *tables: pa.Table) -> None:
         """With another object, which nobody will hear of again: what is called first is slow, imports for example."""
         other = self._make()

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from understudy.core.failover import CODE
+from understudy.core.landed import Known
 from understudy.core.numbers import Epoch, after
 from understudy.core.policies.base import Want
-from understudy.core.reach import Reach
+from understudy.core.reach import Numbers, Reach
 from understudy.core.saving import Saving
 from understudy.runtime import blame, wire
 from understudy.runtime.arrow_types import collect
@@ -51,11 +52,18 @@ class Living:
         """Held by whoever has the object process an epoch, or save what it made of it."""
         self._at: Epoch | None = stage.start_epoch
         """The epoch that the object's state is at; None in the middle of one, and after one that failed."""
-        history = stage.state / HISTORY
-        self._reach = Reach(json.loads(history.read_text()) if history.exists() else None)
+        self._history = self._known_before(stage.state / HISTORY)
+        self._reach = Reach(self._history.get("reach"))
+        self._numbers: Numbers | None = None
+        """Of a barrier: what its rows' numbers are. Used with ``host.changed`` held."""
         self.needs: Epoch | None = None
         """The oldest epoch of input that the state is made of; None where the object cannot tell: it is rebuilt by
         replay only if it keeps nothing."""
+
+    def _known_before(self, path: Path) -> dict[str, Any]:
+        """By a predecessor that was stopped where this one begins."""
+        found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        return found if found.get("epoch") == self.stage.start_epoch else {}
 
     def start(self) -> None:
         """With the state that the stage begins from, less what would have left it meanwhile."""
@@ -65,6 +73,12 @@ class Living:
         missed = self.stage.missed
         if missed.epochs:
             self._process.missed([(stream, missed.rows.get(stream, 0)) for stream in self.stage.inputs], missed.epochs)
+        if self._operator.pairs:
+            totals = [following for _, following in self._process.spans_now() or []]
+            with self.host.changed:
+                self._numbers = Numbers(
+                    self.stage.name, self.stage.start_epoch, totals, self._history.get("numbers")
+                )
 
     def _start(self) -> None:
         self._process = OperatorProcess(self.stage.name, self._operator, self.host.imports)
@@ -83,6 +97,9 @@ class Living:
             self._at = epoch
             if self._process.spans is not None:
                 self.needs = self._reach.committed(epoch, self._process.spans)
+        if self._numbers is not None:
+            with self.host.changed:
+                self._numbers.committed(epoch, [following for _, following in self._process.spans or []])
         self.host.trace(self.stage.name, "computed", epoch)
         return made
 
@@ -121,9 +138,14 @@ class Living:
         found = self.files_of(epoch)
         if self.needs is not None:
             path = self.stage.folder / HISTORY
-            path.write_text(json.dumps(self._reach.history()))
+            with self.host.changed:
+                numbers = None if self._numbers is None else self._numbers.history()
+            path.write_text(json.dumps({"epoch": epoch, "reach": self._reach.history(), "numbers": numbers}))
             found[HISTORY] = path
         return found
+
+    def told(self, epoch: Epoch) -> Known:
+        return {} if self._numbers is None else self._numbers.told(epoch)
 
     def size(self) -> int:
         return self._saves.size()
@@ -179,6 +201,9 @@ class OperatorEngine:
 
     def trimmed(self, epoch: Epoch) -> None:
         self._living.trim(epoch)
+
+    def told(self, epoch: Epoch) -> Known:
+        return self._living.told(epoch)
 
     def needs(self, epoch: Epoch) -> Epoch:
         """Asked after every epoch."""

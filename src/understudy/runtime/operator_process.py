@@ -105,6 +105,11 @@ class OperatorProcess:
         if not self._stateless:
             self._ask("missed", rows, epochs)
 
+    def spans_now(self) -> list[Span] | None:
+        """As ``spans``, before the first epoch."""
+        found: list[Span] | None = self._ask("spans")
+        return found
+
     def make(self) -> None:
         """Wait until the object is there."""
         with self._lock:

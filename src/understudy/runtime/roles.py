@@ -22,7 +22,8 @@ from understudy.core.numbers import FIRST_EPOCH, NO_EPOCH, Epoch, Generation, be
 from understudy.core.plans import UnitPlan
 from understudy.core.policies import Policy
 from understudy.core.policies.upstream import Row
-from understudy.core.row_counts import Counted
+from understudy.core.reach import numbered
+from understudy.core.row_counts import Counted, Missed
 from understudy.errors import JobError
 from understudy.runtime import blame, messages
 from understudy.runtime.active import ActiveStandbyStage
@@ -309,7 +310,14 @@ class Roles:
             if not found.promised:
                 self.host.report(messages.Gone(unit, generation, stage, before(base)))
                 return
-            where = {**FRESH, "start_epoch": before(base), "base": base, "gap": base if found.lost else FIRST_EPOCH}
+            missed = Missed()
+            if (operator := self.host.job.stages[stage].operator) is not None and operator.pairs:
+                base, missed = self._numbered(stage, base, newest=start == "newest")
+                if base < found.epoch:
+                    self.host.report(messages.Gone(unit, generation, stage, before(found.epoch)))
+                    return
+            where = {**FRESH, "start_epoch": before(base), "base": base, "missed": missed}
+            where["gap"] = base if found.lost else FIRST_EPOCH
         spare = self._living_spare(stage)
         folder = self.host.stage_folder(stage)
         for other in folder.iterdir() if folder.is_dir() else []:
@@ -330,6 +338,15 @@ class Roles:
             primary.start()
 
         self._start(stage, primary, begin)
+
+    def _numbered(self, stage: str, begin: Epoch, *, newest: bool) -> tuple[Epoch, Missed]:
+        """Where a barrier begins without state, and how many rows of each input have come before."""
+        inputs = self.host.job.stages[stage].inputs
+        with self.host.changed:
+            epoch, totals = numbered(self.host.landed.known, stage, len(inputs))
+        if newest:  # what waited is lost; numbers only grow, so that those that somebody was told before do not count
+            epoch, totals = begin, (max(totals),) * len(inputs)
+        return epoch, Missed(max(1, epoch), dict(zip(inputs, totals, strict=True)))
 
     def _begin_held(self, unit: str, stage: str, generation: Generation, found: beginning.Start | None = None) -> None:
         """From the newest checkpoint in this host's folder, if there is one. ``found``: see ``Standby.succeed``."""

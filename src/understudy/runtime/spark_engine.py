@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from understudy.core.failover import CODE
+from understudy.core.landed import Known
 from understudy.core.numbers import Epoch, after
 from understudy.core.windows import Windows
 from understudy.errors import JobError
@@ -159,6 +160,9 @@ class SparkEngine:
 
     def trimmed(self, epoch: Epoch) -> None:
         """Spark cleans up by itself."""
+
+    def told(self, epoch: Epoch) -> Known:
+        return {}
 
     def needs(self, epoch: Epoch) -> Epoch:
         """Without state nothing, else the oldest epoch that can be in an open window."""

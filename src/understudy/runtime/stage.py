@@ -356,7 +356,11 @@ class RunningStage(Primary):
 
     def acks(self, stream: str) -> dict[int, Epoch]:
         """Level -> what may be acknowledged of an input: what everybody who protects this stage allows."""
-        return keeping.allowed([keeper.machine.acks[self.name][stream] for keeper in self.keepers])
+        found = keeping.allowed([keeper.machine.acks[self.name][stream] for keeper in self.keepers])
+        if FINAL in found:
+            with self.host.changed:  # first: nobody lets go of input without knowing
+                self.host.landed.hears(self.engine.told(after(found[FINAL])))
+        return found
 
     def send_acks(self) -> None:
         """Tell every producer what will never be asked again. Lost acks ride along with the next request."""

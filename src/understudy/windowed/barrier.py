@@ -69,6 +69,14 @@ class Barrier(Windowed):
             waiting.drop_before(until)
         return pa.table(columns, schema=schema).combine_chunks()
 
+    def missed(self, rows: Sequence[int]) -> int:
+        """Their partners, which may come, wait for nothing."""
+        gone = super().missed(rows)
+        until = min(waiting.total for waiting in self._waiting)
+        for waiting in self._waiting:
+            waiting.drop_before(until)
+        return gone
+
     def judged(self) -> OperatorClass:
         return of_barrier()
 
