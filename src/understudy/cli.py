@@ -294,9 +294,10 @@ def status(
         table.add_column(column)
     for name, unit in answer["units"].items():
         turn = f" -> {unit['turn']['policy']}" if unit.get("turn") else ""
+        kept = answer["hosts"].get(unit["primary"], {}).get("checkpoints", {}).get(name, {})
         table.add_row(
             name,
-            unit["policy"] + turn,
+            unit["policy"] + telling.punctuality(kept) + turn,
             str(unit["generation"]),
             unit["primary"] or "waiting",
             telling.standbys(unit, parse(unit["policy"])),

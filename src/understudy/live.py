@@ -29,6 +29,7 @@ _STYLES = {
     "unprotected": "bold yellow",
     "waiting": "bold red",
     "damaged": "bold yellow",
+    "late": "bold yellow",
     "threw": "bold red",
     "restarted": "yellow",
     "fenced": "yellow",

@@ -43,6 +43,26 @@ def runs(stage: Runs, host: str) -> str:
     return f"{text}, with a state that lacks {'that epoch' if stage.missing == 1 else f'the last {stage.missing}'}"
 
 
+def late(stage: str, late_s: float, policy: Policy) -> str:
+    """For example: "Yield: its checkpoints come late, the last one by 0.45 s: saving and sending its state takes longer
+    than its period leaves (checkpoint every 200ms); choose a longer one"."""
+    why = f"saving and sending its state takes longer than its period leaves ({policy.describe()}); choose a longer one"
+    return f"{stage}: its checkpoints come late, the last one by {late_s:.2g} s: {why}"
+
+
+def long_save(stage: str, took_s: float, policy: Policy) -> str:
+    """For example: "Yield: saving its state takes 0.5 s, longer than its period (checkpoint every 200ms), and nothing
+    is processed meanwhile; choose a longer one"."""
+    what = f"saving its state takes {took_s:.2g} s, longer than its period ({policy.describe()})"
+    return f"{stage}: {what}, and nothing is processed meanwhile; choose a longer one"
+
+
+def punctuality(checkpoints: Mapping[str, Any]) -> str:
+    """What a primary says of its unit's checkpoints. For example: "; 12 of 40 checkpoints late", ""."""
+    late = checkpoints.get("late", 0)
+    return f"; {late} of {max(late, checkpoints.get('checkpoints', 0))} checkpoints late" if late else ""
+
+
 def standbys(unit: Mapping[str, Any], policy: Policy) -> str:
     """``unit``: a unit as the coordinator tells it. For example: "h1 (armed), h2 (arming)", "UNPROTECTED"."""
     turn = unit.get("turn") or {}

@@ -23,7 +23,7 @@ from understudy.core.policies.base import (
     Tick,
     Want,
 )
-from understudy.core.policies.checkpoint import Scheduled
+from understudy.core.policies.checkpoint import OFTEN, Scheduled
 from understudy.core.policies.passive import RETRY_S
 from understudy.core.topology import StageShape, Topology, UnitShape
 
@@ -84,6 +84,18 @@ def test_a_checkpoint_that_comes_late_is_said_and_the_next_one_is_not_late_for_t
     at(machine, 18, Pasted("b", "b", 1))
     assert machine.late == 1
     assert machine.handle(Committed("b", 2), 25) == [AckUpstream("b", 2), Capture("b", "b", 2, queue=False)]
+
+
+def test_where_many_come_late_the_user_is_told_once_and_again_when_they_have_come_in_time_meanwhile() -> None:
+    machine = unit("s")
+    told: list[bool] = []
+    for epoch in range(40):
+        due = machine.stages["s"].next_at = 100.0 * (epoch + 1)
+        now = due + (5.0 if epoch < 10 or epoch >= 30 else 0.0)
+        said = at(machine, due - 1, Committed("s", epoch, version=False)).handle(Committed("s", epoch), now)
+        at(machine, now, Pasted("s", "b", epoch))
+        told.append(any(isinstance(effect, Late) and effect.often for effect in said))
+    assert [epoch for epoch, said in enumerate(told) if said] == [OFTEN - 1, 30 + OFTEN - 1]
 
 
 def test_a_state_that_cannot_be_had_later_is_wanted_when_it_is_due() -> None:

@@ -57,6 +57,12 @@ def test_a_state_is_saved_once_in_every_period_whatever_it_takes() -> None:
     assert max(b - a for a, b in pairwise(found[5:])) <= 4
 
 
+def test_that_saving_takes_longer_than_its_period_is_said_once() -> None:
+    saving, took = Saving(0.5), (0.6, 0.4, 0.6, 0.6, 0.6, 0.6, 0.4, 0.6)
+    assert [number for number, save_s in enumerate(took) if saving.took(save_s)] == [4]
+    assert not any(Saving(None).took(10.0) for _ in range(5)), "nobody has said how long it may take"
+
+
 def test_a_sweep_captures_the_newest_state_that_was_kept() -> None:
     machine = Sweeping([StageRole("s", -1, ("in",), last=False)], every_s=10.0)
     at(machine, 0, standbys("b"), Pasted("s", "b", -1))

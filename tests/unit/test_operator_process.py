@@ -91,6 +91,26 @@ def test_another_process_goes_on_from_what_was_saved(living: Any, cls: type) -> 
     assert second.process([ROWS]) == expected, "a standby restores again and again"
 
 
+class Sheds:
+    """An attribute of it comes and goes."""
+
+    def process(self, rows: pa.Table) -> pa.Table:
+        was = hasattr(self, "seen")
+        if was:
+            del self.seen
+        else:
+            self.seen = True
+        return pa.table({"total": [int(was)]})
+
+
+def test_what_is_not_in_a_state_is_not_there_after_it_was_restored(living: Any) -> None:
+    first, second = living(Sheds), living(Sheds)
+    without = first.save()
+    second.process([ROWS])
+    second.restore(without)
+    assert second.process([ROWS]).to_pydict() == {"total": [0]}
+
+
 JOB_FILE = """
 from collections import defaultdict
 from dataclasses import dataclass

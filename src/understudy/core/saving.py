@@ -18,6 +18,10 @@ _FADING = 0.2
 """Weight of the newest measurement: a state that grows is noticed within a few saves."""
 
 
+TOO_LONG = 3
+"""Saves in a row that take longer than their period are said: the first one may be slow for reasons of its own."""
+
+
 class Saving:
     """Ask ``due`` after an epoch, and say ``took`` when it was saved."""
 
@@ -27,6 +31,7 @@ class Saving:
         self._within_s = within_s
         self._save_s = self._epoch_s = 0.0
         self._last_at: float | None = None
+        self._too_long = 0
 
     def due(self, epoch: Epoch, now: float) -> bool:
         """An epoch is done. Returns whether the state after it is to be saved."""
@@ -35,10 +40,13 @@ class Saving:
         self._last_at = now
         return epoch % self.step == 0
 
-    def took(self, save_s: float) -> None:
+    def took(self, save_s: float) -> bool:
+        """Returns whether it is to be said that saving takes longer than the time within which it should be done."""
+        self._too_long = self._too_long + 1 if self._within_s is not None and save_s > self._within_s else 0
         self._save_s = _mean(self._save_s, save_s)
         if self._epoch_s > 0:
             self.step = self._best()
+        return self._too_long == TOO_LONG
 
     def _best(self) -> int:
         step = 1

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from understudy import telling
 from understudy.core import keeping
 from understudy.core.numbers import NO_EPOCH, Epoch, before
 from understudy.core.policies import Policy, base
@@ -124,6 +125,8 @@ class Keeper(threading.Thread):
                 self._pause(self.stages[effect.stage], isinstance(effect, base.Pause))
             case base.Late():
                 self.spent.update({"late": 1})
+                if effect.often:
+                    self.host.report(messages.Late(self.unit, telling.late(effect.stage, effect.late_s, self.policy)))
             case keeping.Report():
                 self.host.report(effect.event)
             case _:

@@ -366,6 +366,13 @@ class Damaged(Message, frozen=True):
     text: str
 
 
+class Late(Message, frozen=True):
+    """Checkpoints come late."""
+
+    unit: str
+    text: str
+
+
 class Seen(Message, frozen=True):
     """What a monitor sees."""
 
@@ -379,7 +386,7 @@ class SparkFailed(Message, frozen=True):
 
 Decided = StandbyReady | StandbyUnusable | Turned | StageThrew
 """What ``core.failover`` decides upon."""
-Reported = Decided | Runs | Armed | Warm | Fenced | Gone | Damaged | Seen | SparkFailed
+Reported = Decided | Runs | Armed | Warm | Fenced | Gone | Damaged | Late | Seen | SparkFailed
 _REPORTS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Reported)}
 
 

@@ -130,6 +130,7 @@ class Child:
             self._object.__setstate__(state)
             return
         attributes, slots = state if isinstance(state, tuple) else (state, None)
+        getattr(self._object, "__dict__", {}).clear()  # an attribute that is gone by then must not stay
         for name, value in {**(attributes or {}), **(slots or {})}.items():
             setattr(self._object, name, value)
 

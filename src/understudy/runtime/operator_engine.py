@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from understudy import telling
 from understudy.core.failover import CODE
 from understudy.core.landed import Known
 from understudy.core.numbers import Epoch, after
 from understudy.core.policies.base import Want
 from understudy.core.reach import Numbers, Reach
 from understudy.core.saving import Saving
-from understudy.runtime import blame, wire
+from understudy.runtime import blame, messages, wire
 from understudy.runtime.arrow_types import collect
 from understudy.runtime.engine import EngineFailed
 from understudy.runtime.operator_process import Died, OperatorProcess, Threw, Unfit
@@ -110,7 +111,10 @@ class Living:
             return False
         begin = time.monotonic()
         self._save(epoch)
-        self._saving.took(time.monotonic() - begin)
+        took_s = time.monotonic() - begin
+        if self._saving.took(took_s):
+            stage = self.stage
+            self.host.report(messages.Late(stage.unit, telling.long_save(stage.name, took_s, stage.policy)))
         return True
 
     def _save(self, epoch: Epoch) -> None:

@@ -170,6 +170,8 @@ class Late:
 
     stage: str
     late_s: float
+    often: bool = False
+    """Many were, of late: it is worth telling the user."""
 
 
 Effect = Capture | AckUpstream | TrimStandby | Pause | Resume | Late

@@ -15,6 +15,7 @@ state does not come at the same moment as the others.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -54,7 +55,9 @@ from understudy.durations import seconds
 
 _NOTHING, _ALL = Epoch(-2), Epoch(1 << 62)
 LATE = 0.25
-"""Share of its period by which a checkpoint may be late before that is said. An epoch need not end at the deadline."""
+"""Share of its period by which a checkpoint may be late before that counts. An epoch need not end at the deadline."""
+RECENT, OFTEN = 8, 4
+"""Of so many checkpoints so many late ones are said: the period is too short. One is what a busy machine does."""
 
 
 @dataclass(frozen=True)
@@ -155,6 +158,9 @@ class _Stage:
         self.retry_at = 0.0
         self.waits_since: float | None = None
         """Since when there is something that was not saved."""
+        self.punctual: deque[bool] = deque(maxlen=RECENT)
+        """Whether each of the last checkpoints came in time."""
+        self.told_late = False
         self.at: dict[str, _Held] = {}
 
     def lacking(self) -> list[str]:
@@ -168,6 +174,15 @@ class _Stage:
             return None
         hurry = draining or any(self.at[key].newest is None for key in lacking)
         return max(self.retry_at, float("-inf") if hurry else self.next_at - early_s)
+
+    def came(self, *, late: bool) -> bool:
+        """A checkpoint. Returns whether it is to be said that many are late: once, until they come in time again."""
+        self.punctual.append(not late)
+        if all(self.punctual):
+            self.told_late = False
+        often = not self.told_late and self.punctual.count(False) >= OFTEN
+        self.told_late |= often
+        return often
 
     def safe_epoch(self) -> Epoch:
         """What may be acknowledged."""
@@ -249,9 +264,11 @@ class Scheduled:
         stage = self.stages[name]
         effects: list[Effect] = []
         since = max(stage.next_at, stage.waits_since or 0.0)
-        if stage.next_at and not self._draining and now - since > LATE * self.every_s:
+        late = bool(stage.next_at) and not self._draining and now - since > LATE * self.every_s
+        often = stage.came(late=late)
+        if late:
             self.late += 1
-            effects.append(Late(name, now - since))
+            effects.append(Late(name, now - since, often))
         lacking = stage.lacking()
         for key in lacking:
             stage.at[key].captured = stage.available
