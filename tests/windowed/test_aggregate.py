@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -206,3 +207,22 @@ def test_damage_of_any_one_part_never_throws(how, span):
         result = other.restore(disk.damaged(name, how), [0])
         assert result.fresh == ("head" in name)
         assert sum(row[-1] for row in values(other.process(table(("a", 60_000, 0))))) <= whole
+
+
+def test_the_first_and_the_newest_of_columns_of_any_type() -> None:
+    """Arrow's own functions know neither decimals nor structures."""
+    wanted = Aggregate("k", rows(3, per="k"), price=("price", "last"), first=("price", "first"), where=("where", "last"))
+    made = wanted.process(
+        pa.table(
+            {
+                "k": [1, 2, 1, 1, 3],
+                "price": pa.array([Decimal("1.5"), Decimal("2.5"), Decimal("3.5"), None, None]),
+                "where": pa.array([{"x": 1}, {"x": 2}, {"x": 3}, {"x": 4}, None]),
+            }
+        )
+    )
+    assert made.to_pylist() == [
+        {"k": 1, "price": Decimal("3.5"), "first": Decimal("1.5"), "where": {"x": 4}},
+        {"k": 2, "price": Decimal("2.5"), "first": Decimal("2.5"), "where": {"x": 2}},
+        {"k": 3, "price": None, "first": None, "where": None},
+    ]

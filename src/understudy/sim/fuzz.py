@@ -259,7 +259,8 @@ def play(seed: int, *, tell: bool = False) -> Story:
         process_s=chance.choice([0.001, 0.01, 0.03]),
     )
     hosts = 2 + max(1, *(p.backups for p in chosen.values()), tolerance(job)) + chance.randint(0, 2)
-    story = Story(seed, label, shape_name, hosts)
+    saved = any(policy in SAVING.values() for policy in chosen.values())
+    story = Story(seed, "checkpoint" if saved else label, shape_name, hosts)
     if seed % 5 == 1:  # chosen apart from all else, so that no seed came to mean another story when monitors came
         job = _with_monitors(job, random.Random(f"monitors of {seed}"), hosts)
     if seed % 5 == 3:  # as with monitors

@@ -33,7 +33,8 @@ from understudy.windowed.parts import under
 from understudy.windowed.rows import RowWindow
 from understudy.windowed.spans import TIME_COLUMN, Rows, Seconds, columns
 
-FUNCTIONS = ("mean", "sum", "min", "max", "count", "first", "last")
+_PLACED = ("first", "last")
+FUNCTIONS = ("mean", "sum", "min", "max", "count", *_PLACED)
 WINDOW_START, WINDOW_END = "window_start", "window_end"
 GROUP = 512
 """Rows that are saved together in a window by time, whose size nobody knows ahead."""
@@ -266,15 +267,30 @@ class _ByTime:
 
 def _added_up(groups: Ints, rows: pa.Table, outputs: Outputs) -> list[Any]:
     """The outputs of every group, in the order of their numbers. Raises ValueError."""
+    summed = {name: output for name, output in outputs.items() if output[1] not in _PLACED}
     names = ["group", *(f"column {name}" for name in rows.column_names)]
-    asked = [([], "count_all") if c == "*" else (f"column {c}", function) for c, function in outputs.values()]
+    asked = [([], "count_all") if c == "*" else (f"column {c}", function) for c, function in summed.values()]
     table = pa.table([pa.array(groups), *rows.columns], names=names)
     try:
         made = table.group_by("group", use_threads=False).aggregate(asked)
     except pa.ArrowException as error:
-        told = ", ".join(f"{name}={output!r}" for name, output in outputs.items())
+        told = ", ".join(f"{name}={output!r}" for name, output in summed.items())
         raise ValueError(f"aggregate({told}) cannot be had of these columns: {error}") from error
     # Arrow's hash tables have an order of their own, which another processor need not share
     order = np.argsort(made.column(0).combine_chunks().to_numpy(zero_copy_only=False))
-    found: list[Any] = made.take(pa.array(order)).columns[1:]
-    return found
+    found = dict(zip(summed, made.take(pa.array(order)).columns[1:]))
+    for name, (column, function) in outputs.items():
+        if function in _PLACED:
+            found[name] = _placed(groups, made.num_rows, plain(rows[column]), newest=function == "last")
+    return [found[name] for name in outputs]
+
+
+def _placed(groups: Ints, count: int, column: Any, *, newest: bool) -> Any:
+    """Of every group the first value, or the newest, that is not null: of columns of any type, which Arrow's own
+    functions are not."""
+    there = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
+    if not newest:
+        there = there[::-1]
+    at = np.full(count, -1, np.int64)
+    at[groups[there]] = there  # where several are for one group, the last of them stays
+    return column.take(pa.array(at, mask=at < 0))
