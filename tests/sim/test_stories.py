@@ -253,7 +253,7 @@ def test_a_swarm_of_random_stories() -> None:
     tally = play_many(range(700))
     assert [(s.seed, s.wrong[0]) for s in tally.failed] == []
     assert set(tally.faults) == {*KINDS, *ENDINGS, SWITCH}, "every kind of fault was tried"
-    assert set(tally.policies) == {*POLICIES, "mixed"}
+    assert set(tally.policies) == {*POLICIES, "mixed", "checkpoint"}
     assert tally.beyond < tally.schedules // 10
 
 

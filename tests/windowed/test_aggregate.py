@@ -211,7 +211,8 @@ def test_damage_of_any_one_part_never_throws(how, span):
 
 def test_the_first_and_the_newest_of_columns_of_any_type() -> None:
     """Arrow's own functions know neither decimals nor structures."""
-    wanted = Aggregate("k", rows(3, per="k"), price=("price", "last"), first=("price", "first"), where=("where", "last"))
+    outputs: Any = {"price": ("price", "last"), "first": ("price", "first"), "where": ("where", "last")}
+    wanted = Aggregate("k", rows(3, per="k"), **outputs)
     made = wanted.process(
         pa.table(
             {
