@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import psutil
+
 from soak_network import COORDINATOR
 from soak_stage import Stage
 from understudy.runtime.cluster import signal_tree
@@ -86,12 +88,19 @@ def lasting(chance: random.Random, long: bool) -> float:
 def kill_process(stage: Stage, chance: random.Random, soak: Soak) -> set[str]:
     """An operator's process, on a host that lives."""
     hosts = [process for host in stage.names if (process := stage.process(host)) is not None]
-    found = [c for p in hosts for c in p.children() if "understudy.runtime.operator_child" in c.cmdline()]
+    found = [child for host in hosts for child in host.children() if _is_operator(child)]
     if found:
         chance.choice(found).kill()
         soak.kills += 1
         time.sleep(0.5)
     return set()
+
+
+def _is_operator(process: psutil.Process) -> bool:
+    try:
+        return "understudy.runtime.operator_child" in process.cmdline()
+    except psutil.Error:
+        return False  # it has ended meanwhile
 
 
 def damage(stage: Stage, chance: random.Random, soak: Soak) -> set[str]:

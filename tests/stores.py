@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+
+import msgspec
 
 from files import put
 from understudy.runtime.checkpoints import CheckpointStore
-from understudy.runtime.parts import Shipped
+from understudy.runtime.parts import About, CheckpointPart, Shipped
 
 
 class Primary:
@@ -24,9 +25,9 @@ class Primary:
     def ship(self, epoch: int, files: dict[str, bytes]) -> list[int]:
         """Bring the store to a version. Returns the sizes of the messages."""
         sizes, results = [], []
-        for header, body in self.shipped.parts(self.needed(files), {"epoch": epoch, "base": 0}):
-            header = json.loads(json.dumps(header))  # as it arrives
-            results.append(self.store.paste(header, body))
+        for part, body in self.shipped.parts(self.needed(files), About(epoch)):
+            part = msgspec.json.decode(msgspec.json.encode(part), type=CheckpointPart)  # as it arrives
+            results.append(self.store.paste(part, body))
             sizes.append(len(body))
         assert results == [None] * (len(results) - 1) + [epoch]
         self.shipped.accepted()

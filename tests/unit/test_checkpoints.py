@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import zlib
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -16,8 +15,8 @@ from hypothesis import strategies as st
 from files import put
 from stores import FILES, Primary, content, flip, manifest, scrub, twins
 from understudy.runtime import parts
-from understudy.runtime.checkpoints import CheckpointStore
-from understudy.runtime.parts import CheckpointDamaged, Shipped, digest
+from understudy.runtime.checkpoints import CheckpointStore, Manifest
+from understudy.runtime.parts import About, CheckpointDamaged, CheckpointPart, Chunk, Shipped, Version, digest
 
 PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # for busy machines
 
@@ -29,11 +28,7 @@ def test_a_version_arrives_whole(store: CheckpointStore, primary: Primary) -> No
     assert content(store.state) == files
     restored, complaints = store.restore()
     assert complaints == []
-    assert restored == {
-        "epoch": 4,
-        "base": 0,
-        "files": {name: (len(data), digest(data)) for name, data in files.items()},
-    }
+    assert restored == Manifest(About(4), {name: (len(data), digest(data)) for name, data in files.items()})
     assert content(store.state) == files
 
 
@@ -43,23 +38,24 @@ def test_only_the_difference_is_shipped(store: CheckpointStore, primary: Primary
     assert sum(primary.ship(1, {"old": old, "new": b"n"})) < 1000
     assert sum(primary.ship(2, {"new": b"n"})) < 1000
     restored, _ = store.restore()
-    assert restored is not None and list(restored["files"]) == ["new"]
+    assert restored is not None and list(restored.files) == ["new"]
 
 
 def test_the_empty_version_is_a_version(store: CheckpointStore, primary: Primary) -> None:
     primary.ship(-1, {})
     assert store.versions() == [-1]
-    assert store.restore() == ({"epoch": -1, "base": 0, "files": {}}, [])
+    assert store.restore() == (Manifest(About(-1), {}), [])
 
 
 def test_files_larger_than_a_part(store: CheckpointStore, primary: Primary, small_parts: int) -> None:
     files = {"a": b"0123456789" * 3, "b": b"x", "c": b"y" * 25, "d": b"", "e": b"z" * 10}
-    parts = list(Shipped({}).parts(primary.needed(files), {"epoch": 1}))
+    parts = list(Shipped({}).parts(primary.needed(files), About(1)))
     assert all(len(body) == small_parts for _, body in parts[:-1])
     assert len(parts) == 7  # 66 bytes in tens, and the rest
-    assert [header["zipped"] for header, _ in parts] == [0] * 6 + [1]
-    assert [header["first"] for header, _ in parts] == [True] + [False] * 6
-    assert parts[-1][0]["whole"] is True
+    assert [part.chunks is None for part, _ in parts] == [False] * 6 + [True]
+    assert [part.first for part, _ in parts] == [True] + [False] * 6
+    version = parts[-1][0].version
+    assert version is not None and version.whole
     primary.ship(1, files)
     assert content(store.state) == files
     assert content(store.folder / "incoming") == {}
@@ -92,7 +88,7 @@ def test_a_store_left_in_the_middle_of_a_change_has_both_versions(store: Checkpo
     primary.store = again = CheckpointStore(store.folder)
     assert again.versions() == [3, 4]
     restored, complaints = again.restore()
-    assert (restored or {})["epoch"] == 4 and complaints == []
+    assert restored is not None and restored.about.epoch == 4 and complaints == []
     primary.ship(5, {"b": b"2"})
     assert again.versions() == [5] and content(again.state) == {"b": b"2"} == content(twins(again))
 
@@ -108,10 +104,11 @@ def test_of_both_versions_the_damaged_one_is_forgotten(
         (root / "b").write_bytes(b"?")
     again = CheckpointStore(store.folder)
     restored, complaints = again.restore()
-    assert (restored or {})["epoch"] == 3 and len(complaints) == 1
+    assert restored is not None and restored.about.epoch == 3 and len(complaints) == 1
     assert again.versions() == [3]
     restored, complaints = again.clone(tmp_path / "clone").restore()
-    assert (restored or {})["epoch"] == 3 and complaints == [], "what is cloned is what was restored"
+    assert restored is not None and restored.about.epoch == 3, "what is cloned is what was restored"
+    assert complaints == []
 
 
 def test_a_store_opened_again_goes_on(store: CheckpointStore, primary: Primary) -> None:
@@ -119,7 +116,7 @@ def test_a_store_opened_again_goes_on(store: CheckpointStore, primary: Primary) 
     primary.store = CheckpointStore(store.folder)
     primary.ship(1, {"a": b"1", "b": b"2"})
     restored, _ = CheckpointStore(store.folder).restore()
-    assert restored is not None and sorted(restored["files"]) == ["a", "b"]
+    assert restored is not None and sorted(restored.files) == ["a", "b"]
 
 
 def test_clear_begins_anew(store: CheckpointStore, primary: Primary) -> None:
@@ -143,7 +140,7 @@ def test_a_damaged_file_is_mended_from_its_twin(held: CheckpointStore, name: str
     else:
         path.write_bytes(FILES[name] + b"x" if harm == "long" else FILES[name][1:])
     restored, complaints = CheckpointStore(held.folder).restore()
-    assert (restored or {})["epoch"] == 5 and content(held.state) == FILES
+    assert restored is not None and restored.about.epoch == 5 and content(held.state) == FILES
     cause = f"{name}: No such file or directory" if harm == "missing" else f"{name} does not match its hash"
     assert complaints == [f"{cause}; mended from its twin"]
     assert CheckpointStore(held.folder).restore()[1] == []
@@ -153,7 +150,7 @@ def test_a_damaged_file_is_mended_from_its_twin(held: CheckpointStore, name: str
 def test_a_whole_folder_may_be_lost(held: CheckpointStore, folder: str) -> None:
     shutil.rmtree(held.folder / folder)
     restored, complaints = held.restore()
-    assert (restored or {})["epoch"] == 5 and content(held.state) == FILES
+    assert restored is not None and restored.about.epoch == 5 and content(held.state) == FILES
     assert len(complaints) == (3 if folder == "state" else 0)
     scrub(held)
     assert content(twins(held)) == FILES
@@ -164,7 +161,7 @@ def test_any_number_of_files_may_be_damaged_once(held: CheckpointStore) -> None:
     flip(held.state / "metadata")
     flip(twins(held) / "state" / "b")
     restored, complaints = held.restore()
-    assert (restored or {})["epoch"] == 5 and content(held.state) == FILES and len(complaints) == 2
+    assert restored is not None and restored.about.epoch == 5 and content(held.state) == FILES and len(complaints) == 2
 
 
 def test_when_a_file_and_its_twin_are_damaged_nothing_is_left(held: CheckpointStore) -> None:
@@ -184,14 +181,15 @@ def test_what_can_be_dispensed_with_is_missing_and_the_rest_is_there(held: Check
     (twins(held) / "state" / "a").unlink()
     restored, complaints = held.restore(lambda name: name == "state/a")
     rest = {name: body for name, body in FILES.items() if name != "state/a"}
-    assert (restored or {})["epoch"] == 5 and list((restored or {})["files"]) == list(rest)
+    assert restored is not None and restored.about.epoch == 5 and list(restored.files) == list(rest)
     assert content(held.state) == rest and len(complaints) == 1 and complaints[0].endswith("; goes on without it")
     assert held.restore(lambda name: False)[0] is None, "its manifest still knows it"
 
 
 TEXTS = [
-    "", "{", "[]", "{}", "5", '{"files": []}', '{"files": null}', '{"files": {"state/a": 5}}',
-    '{"epoch": 5, "files": {"../x": [0, ""]}, "digest": "00"}',
+    "", "{", "[]", "{}", "5", '{"digest": "00", "manifest": []}', '{"digest": 5, "manifest": {}}', '{"manifest": {}}',
+    '{"digest": "00", "manifest": {"about": {"epoch": 5}, "files": {"../x": [0, ""]}}}',
+    '{"digest": "' + digest(b"[]") + '", "manifest": []}',
 ]  # fmt: skip
 
 
@@ -200,7 +198,7 @@ TEXTS = [
 def test_a_damaged_manifest_has_a_twin_too(held: CheckpointStore, kind: str, text: str) -> None:
     manifest(held.folder, 5, kind).write_text(text)
     restored, _ = CheckpointStore(held.folder).restore()
-    assert (restored or {})["epoch"] == 5 and content(held.state) == FILES
+    assert restored is not None and restored.about.epoch == 5 and content(held.state) == FILES
 
 
 def test_a_manifest_in_which_one_bit_changed_is_not_believed(held: CheckpointStore) -> None:
@@ -210,7 +208,7 @@ def test_a_manifest_in_which_one_bit_changed_is_not_believed(held: CheckpointSto
     path = manifest(held.folder, 5)
     path.write_text(path.read_text().replace(known, changed))
     restored, complaints = CheckpointStore(held.folder).restore()
-    assert (restored or {})["epoch"] == 5 and complaints == []
+    assert restored is not None and restored.about.epoch == 5 and complaints == []
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -225,7 +223,7 @@ def test_a_store_without_a_manifest_to_believe_can_be_opened_and_filled(
     primary.shipped = Shipped({})  # as the keeper does after a refusal
     primary.ship(7, FILES)
     restored, complaints = again.restore()
-    assert (restored or {})["epoch"] == 7 and complaints == [] and content(again.state) == FILES
+    assert restored is not None and restored.about.epoch == 7 and complaints == [] and content(again.state) == FILES
 
 
 def test_nothing_but_unreadable_manifests_is_nothing(held: CheckpointStore) -> None:
@@ -248,21 +246,21 @@ def test_restoring_removes_what_came_after(store: CheckpointStore, primary: Prim
 def test_a_version_that_broke_off_is_not_a_version(store: CheckpointStore, primary: Primary, small_parts: int) -> None:
     primary.ship(0, {"a": b"1"})
     files = {"a": b"1", "big": b"x" * 35, "other": b"y" * 12}
-    parts = list(primary.shipped.parts(primary.needed(files), {"epoch": 1}))
-    for header, body in parts[:-1]:
-        assert store.paste(header, body) is None
+    parts = list(primary.shipped.parts(primary.needed(files), About(1)))
+    for part, body in parts[:-1]:
+        assert store.paste(part, body) is None
     assert store.versions() == [0]
     again = CheckpointStore(store.folder)
     restored, complaints = again.restore()
-    assert (restored or {})["epoch"] == 0 and complaints == []
+    assert restored is not None and restored.about.epoch == 0 and complaints == []
     assert content(again.state) == {"a": b"1"}
 
 
 def test_a_version_that_broke_off_can_be_sent_again(store: CheckpointStore, primary: Primary, small_parts: int) -> None:
     """As the keeper does: after a failure it forgets what was shipped and sends everything."""
     files = {"a": b"1", "big": b"x" * 35}
-    header, body = next(primary.shipped.parts(primary.needed(files), {"epoch": 1}))
-    store.paste(header, body)
+    part, body = next(primary.shipped.parts(primary.needed(files), About(1)))
+    store.paste(part, body)
     primary.shipped = Shipped({})
     primary.ship(1, files)
     assert content(store.state) == files
@@ -295,44 +293,47 @@ def test_a_refused_delta_leaves_the_versions_before_it(store: CheckpointStore, p
     with pytest.raises(CheckpointDamaged, match="lacks files"):
         primary.ship(1, {"a": b"1", "lost": b"x", "new": b"2"})
     restored, complaints = store.restore()
-    assert (restored or {})["epoch"] == 0 and complaints == []
+    assert restored is not None and restored.about.epoch == 0 and complaints == []
     assert content(store.state) == {"a": b"1"}
 
 
 def test_a_whole_version_forgets_parts_that_broke_off(
     store: CheckpointStore, primary: Primary, small_parts: int
 ) -> None:
-    header, body = next(primary.shipped.parts(primary.needed({"gone": b"x" * 10, "b": b"y"}), {"epoch": 1}))
-    assert store.paste(header, body) is None
+    part, body = next(primary.shipped.parts(primary.needed({"gone": b"x" * 10, "b": b"y"}), About(1)))
+    assert store.paste(part, body) is None
     primary.shipped = Shipped({})
     primary.ship(2, {"b": b"y"})
     restored, _ = store.restore()
-    assert list((restored or {})["files"]) == ["b"] and content(store.state) == {"b": b"y"}
+    assert restored is not None and list(restored.files) == ["b"] and content(store.state) == {"b": b"y"}
 
 
-def zipped(entries: list[list[Any]], body: bytes) -> bytes:
-    return zlib.compress(json.dumps(entries).encode() + b"\n" + body)
+def zipped(chunks: list[Chunk], body: bytes) -> bytes:
+    return zlib.compress(msgspec.json.encode(chunks) + b"\n" + body)
+
+
+LAST = CheckpointPart(version=Version(About(0), ""))
 
 
 def test_what_arrives_damaged_is_refused_and_leaves_no_version(store: CheckpointStore) -> None:
-    entry = ["a", 0, 2, 2, digest(b"hi")]
+    chunk = Chunk("a", 0, 2, (2, digest(b"hi")))
     total = digest(f"a:{digest(b'hi')};".encode())
-    last = {"zipped": 1, "first": True, "whole": True, "drop": [], "manifest": {"epoch": 0}, "sum": total}
+    last = CheckpointPart(first=True, version=Version(About(0), total, whole=True))
     with pytest.raises(CheckpointDamaged, match="a arrived damaged"):
-        store.paste(last, zipped([entry], b"ho"))
+        store.paste(last, zipped([chunk], b"ho"))
     with pytest.raises(CheckpointDamaged, match="a arrived damaged"):
-        store.paste({"files": [entry], "zipped": 0}, b"h")
+        store.paste(CheckpointPart((chunk,)), b"h")
     assert store.versions() == [] and content(store.state) == {}
-    assert store.paste(last, zipped([entry], b"hi")) == 0
+    assert store.paste(last, zipped([chunk], b"hi")) == 0
 
 
 @pytest.mark.parametrize("name", ["/etc/x", "../x", "a/../../x", "..", "a/.."])
 def test_a_name_that_would_leave_the_store_is_refused(store: CheckpointStore, tmp_path: Path, name: str) -> None:
     before = content(tmp_path)
     with pytest.raises(CheckpointDamaged, match=f"illegal file name '{name}'"):
-        store.paste({"files": [[name, 0, 1, 1, digest(b"x")]]}, b"x")
+        store.paste(CheckpointPart((Chunk(name, 0, 1, (1, digest(b"x"))),)), b"x")
     with pytest.raises(CheckpointDamaged, match="illegal file name"):
-        store.paste({"zipped": 1, "drop": [], "manifest": {"epoch": 0}}, zipped([[name, 0, 1, 1, digest(b"x")]], b"x"))
+        store.paste(LAST, zipped([Chunk(name, 0, 1, (1, digest(b"x")))], b"x"))
     assert content(tmp_path) == before
     assert store.versions() == []
 
@@ -351,7 +352,7 @@ def test_a_name_that_would_leave_the_store_is_refused(store: CheckpointStore, tm
 )
 def test_nonsense_is_damage(store: CheckpointStore, body: bytes) -> None:
     with pytest.raises(CheckpointDamaged):
-        store.paste({"zipped": 1, "drop": [], "manifest": {"epoch": 0}}, body)
+        store.paste(LAST, body)
 
 
 def test_a_version_whose_manifest_cannot_be_written_changes_nothing(held: CheckpointStore, primary: Primary) -> None:
@@ -362,7 +363,7 @@ def test_a_version_whose_manifest_cannot_be_written_changes_nothing(held: Checkp
     clone = held.clone(held.folder.parent / "clone")
     for store in (clone, held):
         restored, complaints = store.restore()
-        assert (restored or {})["epoch"] == 5 and complaints == [] and content(store.state) == FILES
+        assert restored is not None and restored.about.epoch == 5 and complaints == [] and content(store.state) == FILES
 
 
 def test_an_older_version_that_comes_late_changes_nothing(held: CheckpointStore, primary: Primary) -> None:
@@ -371,13 +372,13 @@ def test_an_older_version_that_comes_late_changes_nothing(held: CheckpointStore,
     clone = held.clone(held.folder.parent / "clone")
     for store in (clone, held):
         restored, complaints = store.restore()
-        assert (restored or {})["epoch"] == 5 and complaints == [] and content(store.state) == FILES
+        assert restored is not None and restored.about.epoch == 5 and complaints == [] and content(store.state) == FILES
 
 
 def test_a_disk_that_refuses_raises_oserror(store: CheckpointStore) -> None:
     put(store.folder, "incoming/a", b"a file where a folder is needed")
     with pytest.raises(OSError):
-        store.paste({"files": [["a/b", 0, 1, 1, digest(b"x")]]}, b"x")
+        store.paste(CheckpointPart((Chunk("a/b", 0, 1, (1, digest(b"x"))),)), b"x")
 
 
 # -- property ---------------------------------------------------------------------------------------------------
@@ -412,9 +413,9 @@ def test_after_any_captures_the_newest_version_is_restored_exactly(
         for epoch, (names, fate, cut) in enumerate(captures):
             files = {name: name.encode() * len(name) for name in sorted(names)}
             if fate == "broken off":
-                messages = list(primary.shipped.parts(primary.needed(files), {"epoch": epoch}))
-                for header, body in messages[: min(cut, len(messages) - 1)]:
-                    assert primary.store.paste(header, body) is None
+                messages = list(primary.shipped.parts(primary.needed(files), About(epoch)))
+                for part, body in messages[: min(cut, len(messages) - 1)]:
+                    assert primary.store.paste(part, body) is None
                 primary.store = CheckpointStore(root / f"store-{epoch + 1}", clear=True)
                 primary.shipped = Shipped({})
             elif fate == "reopened":
@@ -436,5 +437,5 @@ def test_after_any_captures_the_newest_version_is_restored_exactly(
             (store.folder / where / name).write_bytes(b"rot")
         restored, complaints = store.restore()
         assert len(complaints) == list(harmed.values()).count("state")
-        assert restored is not None and restored["epoch"] == epoch
+        assert restored is not None and restored.about.epoch == epoch
         assert content(store.state) == files

@@ -15,7 +15,7 @@ from files import put
 from stores import FILES, Primary, content, flip, scrub, twins
 from understudy.runtime import checkpoints, parts
 from understudy.runtime.checkpoints import CheckpointStore
-from understudy.runtime.parts import CheckpointDamaged, Shipped, digest
+from understudy.runtime.parts import About, CheckpointDamaged, Shipped, digest
 from understudy.runtime.session import wait_for
 
 # -- clone and forget -----------------------------------------------------------------------------------------------
@@ -66,7 +66,7 @@ def test_a_clone_is_made_of_links_and_lives_on_its_own(held: CheckpointStore, tm
         (held.state / name).unlink()
     flip(clone.state / "state" / "a")
     restored, complaints = CheckpointStore(tmp_path / "clone").restore()
-    assert (restored or {})["epoch"] == 5 and len(complaints) == 1
+    assert restored is not None and restored.about.epoch == 5 and len(complaints) == 1
     assert content(clone.state) == FILES
 
 
@@ -76,7 +76,7 @@ def test_a_clone_of_what_is_damaged_can_be_mended(held: CheckpointStore, tmp_pat
     clone = held.clone(tmp_path / "clone")
     restored, _ = clone.restore()
     scrub(clone)
-    assert (restored or {})["epoch"] == 5 and content(clone.state) == FILES == content(twins(clone))
+    assert restored is not None and restored.about.epoch == 5 and content(clone.state) == FILES == content(twins(clone))
 
 
 def test_a_clone_replaces_what_was_there(store: CheckpointStore, primary: Primary, tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_clone_takes_deltas(store: CheckpointStore, primary: Primary, tmp_path
     primary.store = store.clone(tmp_path / "clone")
     primary.ship(1, {"b": b"2", "c": b"3"})
     restored, _ = CheckpointStore(tmp_path / "clone").restore()
-    assert sorted((restored or {})["files"]) == ["b", "c"]
+    assert restored is not None and sorted(restored.files) == ["b", "c"]
     assert content(store.state) == {"a": b"1", "b": b"2"}, "the original is untouched"
 
 
@@ -183,8 +183,8 @@ def test_what_a_clone_shares_need_not_be_sent_to_it(store: CheckpointStore, prim
     running = Primary(store.state, own)
     running.shipped = Shipped(own.shared_with(store.state))
     needed = {name: store.state / name for name in ("state/0/0/1.zip", "state/0/0/3.changelog")}
-    [(header, body)] = running.shipped.parts(needed, {"epoch": 4})
-    assert header["drop"] == [] and header["take"] == []
+    [(part, body)] = running.shipped.parts(needed, About(4))
+    assert part.version is not None and part.version.drop == part.version.take == ()
     sent = json.loads(zlib.decompress(body).partition(b"\n")[0])
     assert [name for name, *_ in sent] == ["state/0/0/3.changelog"]
 
@@ -193,8 +193,8 @@ def test_what_a_clone_shares_need_not_be_sent_to_it(store: CheckpointStore, prim
 
 
 def bring(primary: Primary, files: dict[str, bytes]) -> None:
-    for header, body in primary.shipped.parts_ahead(primary.needed(files)):
-        assert primary.store.paste(json.loads(json.dumps(header)), body) is None
+    for part, body in primary.shipped.parts_ahead(primary.needed(files)):
+        assert primary.store.paste(part, body) is None
 
 
 @pytest.mark.parametrize("part_bytes", [10, 1000])
@@ -212,7 +212,7 @@ def test_what_came_ahead_is_not_sent_again(
     assert content(store.state) == content(twins(store)) == new
     assert primary.shipped.ahead == {}
     restored, complaints = store.restore()
-    assert (restored or {})["epoch"] == 1 and complaints == []
+    assert restored is not None and restored.about.epoch == 1 and complaints == []
 
 
 def test_files_may_come_ahead_in_the_middle_of_a_version(
@@ -220,7 +220,7 @@ def test_files_may_come_ahead_in_the_middle_of_a_version(
 ) -> None:
     primary.ship(0, {"a": b"1"})
     files = {"a": b"1", "big": b"x" * 35}
-    version = primary.shipped.parts(primary.needed(files), {"epoch": 1, "base": 0})
+    version = primary.shipped.parts(primary.needed(files), About(1))
     ahead = primary.shipped.parts_ahead(primary.needed({"table": b"t" * 25}))
     results = [store.paste(*message) for pair in zip(ahead, version) for message in pair]
     results += [store.paste(*message) for message in [*ahead, *version]]
@@ -234,7 +234,7 @@ def test_a_version_that_counts_on_what_a_store_lost_is_refused(store: Checkpoint
     primary.ship(0, {"a": b"1"})
     bring(primary, {"table": b"t"})
     again = CheckpointStore(store.folder)
-    [message] = primary.shipped.parts(primary.needed({"a": b"1", "table": b"t"}), {"epoch": 1, "base": 0})
+    [message] = primary.shipped.parts(primary.needed({"a": b"1", "table": b"t"}), About(1))
     with pytest.raises(CheckpointDamaged, match="lacks files"):
         again.paste(*message)
     assert again.versions() == [0]
@@ -346,9 +346,9 @@ def test_what_a_query_runs_on_is_not_taken_back_from_it(store: CheckpointStore, 
 
 def test_what_comes_ahead_damaged_is_refused(store: CheckpointStore, primary: Primary) -> None:
     primary.ship(0, {"a": b"1"})
-    header, _ = next(primary.shipped.parts_ahead(primary.needed({"table": b"table"})))
+    part, _ = next(primary.shipped.parts_ahead(primary.needed({"table": b"table"})))
     with pytest.raises(CheckpointDamaged, match="table arrived damaged"):
-        store.paste(header, b"tablf")
+        store.paste(part, b"tablf")
     assert primary.shipped.ahead == {}
 
 
@@ -359,8 +359,8 @@ def test_the_newest_version_as_spark_counts_it(store: CheckpointStore, primary: 
     primary.ship(3, {"commits/3": b"log", "state/0/0/4.changelog": b"four"})
     assert store.version() == (3, ["commits/3", "state/0/0/4.changelog"])
     assert not store.is_changing()
-    messages = list(primary.shipped.parts(primary.needed({"state/0/0/5.zip": b"x" * 3 * small_parts}), {"epoch": 4}))
-    for header, body in messages[:-1]:
-        store.paste(header, body)
+    messages = list(primary.shipped.parts(primary.needed({"state/0/0/5.zip": b"x" * 3 * small_parts}), About(4)))
+    for part, body in messages[:-1]:
+        store.paste(part, body)
     assert store.is_changing()
     assert store.version() == (3, ["commits/3", "state/0/0/4.changelog"])

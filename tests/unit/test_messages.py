@@ -40,6 +40,7 @@ REPORTS: list[messages.Reported] = [
     messages.Fenced("u", 1, "s"),
     messages.Gone("u", 1, "s", 4, "rows"),
     messages.Damaged("u", "text"),
+    messages.Late("u", "text"),
     messages.Seen({"h1": ("p", 2, None), "h2": ("q", 9, "gone")}),
     messages.SparkFailed("no memory"),
 ]

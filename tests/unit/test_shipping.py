@@ -17,6 +17,7 @@ from files import put
 from spark_folders import image, spark_folder
 from understudy.runtime import shipping
 from understudy.runtime.checkpoints import CheckpointStore
+from understudy.runtime.parts import About, CheckpointPart
 from understudy.runtime.shipping import Shipper
 
 STORE = "state/0/0"
@@ -34,8 +35,8 @@ class Primary:
         self.unit = self.name = "speeds"
         self.generation, self.started_at, self.batch = 1, time.monotonic() - 60, -1
 
-    def about(self, epoch: int) -> dict[str, Any]:
-        return {"epoch": epoch, "base": 0}
+    def about(self, epoch: int) -> About:
+        return About(epoch)
 
     def run(self, batches: int = 1) -> None:
         for _ in range(batches):
@@ -83,8 +84,8 @@ def ship(shipper: Shipper, primary: Primary) -> int:
 def held(primary: Primary) -> list[str]:
     store = CheckpointStore(primary.folder / "self")
     manifest, complaints = store.restore()
-    assert manifest is not None and complaints == [] and manifest["epoch"] == primary.batch
-    return sorted(name.removeprefix(f"{STORE}/") for name in manifest["files"] if name.startswith("state/"))
+    assert manifest is not None and complaints == [] and manifest.about.epoch == primary.batch
+    return sorted(name.removeprefix(f"{STORE}/") for name in manifest.files if name.startswith("state/"))
 
 
 def arrived(shipper: Shipper) -> None:
@@ -175,10 +176,10 @@ def test_an_image_that_did_not_arrive_is_forgotten(
 ) -> None:
     send = shipper._send
 
-    def refuses(header: dict[str, Any], body: bytes) -> str | None:
-        if header.get("ahead"):
+    def refuses(part: CheckpointPart, body: bytes) -> str | None:
+        if part.ahead:
             raise OSError("no space left")
-        return send(header, body)
+        return send(part, body)
 
     monkeypatch.setattr(shipper, "_send", refuses)
     changed_much(shipper, primary)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ from understudy.core.beginning import Start
 from understudy.core.numbers import Epoch, Generation
 from understudy.runtime import messages, wire
 from understudy.runtime.checkpoints import CheckpointStore
-from understudy.runtime.parts import CheckpointDamaged
+from understudy.runtime.parts import CheckpointDamaged, CheckpointPart
 from understudy.runtime.role import Standby, Succession
 from understudy.runtime.stage import RunningStage, position
 from understudy.runtime.wire import Refusal
@@ -32,7 +31,7 @@ class ActiveStandbyStage(Standby):
         self._lock = threading.Lock()
         self._released = False
 
-    def paste(self, part: Mapping[str, Any], body: bytes) -> Epoch | wire.Reply[Any] | None:
+    def paste(self, part: CheckpointPart, body: bytes) -> Epoch | wire.Reply[Any] | None:
         try:
             with self._lock:
                 if self._released:
@@ -64,7 +63,7 @@ class ActiveStandbyStage(Standby):
             state=own.state,
             primary=False,
             since=self.since,
-            **position(manifest),
+            **position(manifest.about),
         )
         self.copy.start()
 

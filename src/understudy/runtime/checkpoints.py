@@ -7,19 +7,30 @@ second copy from which it is mended when it turns out to be damaged.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from understudy.core.numbers import Epoch
-from understudy.runtime.parts import CheckpointDamaged, digest, inside, summed, twin_of, written
+from understudy.runtime.parts import (
+    About,
+    CheckpointDamaged,
+    CheckpointPart,
+    Known,
+    digest,
+    inside,
+    summed,
+    twin_of,
+    written,
+)
 from understudy.runtime.spark_files import Batch, move_in
+from understudy.runtime.wire import Message
 
 ALWAYS_READ_BYTES = 64 << 10
 """Files up to this size are read again before a version is used. Larger ones, tables of state, only if they are not as
@@ -31,6 +42,20 @@ DISCARD_S = 3.0
 SCRUB_BYTES = 16 << 20
 """How much of what a store holds is read again after each version, on average, so that damage is found while the other
 twin is whole. More finds it sooner and costs the disk more."""
+
+
+class Manifest(Message, frozen=True):
+    """Which files a version is made of."""
+
+    about: About
+    files: dict[str, Known]
+
+
+class _Signed(Message, frozen=True):
+    """A manifest as it is on disk."""
+
+    digest: str
+    manifest: msgspec.Raw
 
 
 def _look(path: Path) -> tuple[int, ...]:
@@ -58,12 +83,12 @@ class CheckpointStore:
             path.mkdir(parents=True, exist_ok=True)
         newest = self.versions()[-1:]
         try:
-            self._files: dict[str, tuple[int, str]] = self._read(newest[0])["files"] if newest else {}
+            self._files: dict[str, Known] = self._read(newest[0]).files if newest else {}
         except ValueError:
             self._files = {}  # the next delta will not fit, and the sender starts over with a whole version
-        self._staged: dict[str, tuple[int, str]] = {}
+        self._staged: dict[str, Known] = {}
         """What has come of the version under way."""
-        self._ahead: dict[str, tuple[int, str]] = {}
+        self._ahead: dict[str, Known] = {}
         """What has come of versions after that one, and is kept aside until one of them names it."""
         self._lent: set[str] = set()
         """Files that somebody is reading, of a version that need not be the newest any more."""
@@ -86,11 +111,11 @@ class CheckpointStore:
         """The same of a version with any state, or none."""
         try:
             newest = self._read(self.versions()[-1])
-            return Batch(int(newest["epoch"]) - int(newest["base"])), list(newest["files"])
+            return Batch(newest.about.epoch - newest.about.base), list(newest.files)
         except (LookupError, ValueError):
             return None
 
-    def shared_with(self, folder: Path) -> dict[str, tuple[int, str]]:
+    def shared_with(self, folder: Path) -> dict[str, Known]:
         """Those of its files that are the very same as in another checkpoint folder: links, not copies."""
         shared = {}
         for name, known in self._files.items():
@@ -100,7 +125,7 @@ class CheckpointStore:
         return shared
 
     def is_changing(self) -> bool:
-        """Part of the next version has come: its files are beside those of the newest."""
+        """CheckpointPart of the next version has come: its files are beside those of the newest."""
         return bool(self._staged)
 
     def has_state(self) -> bool:
@@ -111,37 +136,38 @@ class CheckpointStore:
         """The newest version has a whole image of some state, not only increments."""
         return any(name.endswith((".zip", ".snapshot")) for name in self._files)
 
-    def paste(self, header: Mapping[str, Any], body: bytes) -> Epoch | None:
+    def paste(self, part: CheckpointPart, body: bytes) -> Epoch | None:
         """Apply one part. Returns the epoch once its last part made the version whole and durable.
         Raises OSError when the disk refuses and CheckpointDamaged when what came is not what was sent."""
-        if header.get("ahead"):
-            self.came_ahead(self.write_ahead(header, body))
+        if part.ahead:
+            self.came_ahead(self.write_ahead(part, body))
             return None
-        if header.get("first"):
+        if part.first:
             self._staged = {}
-        for name, known in written(self._incoming, header, body).items():
+        for name, known in written(self._incoming, part, body).items():
             self._put(name, inside(self._incoming, name))
             self._staged[name] = known
-        if "manifest" not in header:
+        version = part.version
+        if version is None:
             return None
-        before = {} if header.get("whole") else {k: v for k, v in self._files.items() if k not in header["drop"]}
-        taken = {name: self._ahead[name] for name in header.get("take", ()) if name in self._ahead}
+        before = {} if version.whole else {k: v for k, v in self._files.items() if k not in version.drop}
+        taken = {name: self._ahead[name] for name in version.take if name in self._ahead}
         files = {**before, **self._staged, **taken}
-        if summed(files) != header.get("sum"):
+        if summed(files) != version.sum:
             raise CheckpointDamaged("this store lacks files that the version builds on")
         for name in taken:
             self._put(name, inside(self._aside, name))
             del self._ahead[name]
-        if header.get("forgets"):
+        if version.forgets:
             self._drop_ahead()
-        return self._finish(header["manifest"], files)
+        return self._finish(Manifest(version.about, files))
 
-    def write_ahead(self, header: Mapping[str, Any], body: bytes) -> dict[str, tuple[int, str]]:
+    def write_ahead(self, part: CheckpointPart, body: bytes) -> dict[str, Known]:
         """Write a part of files that come ahead of the version that will name them. Takes long, and touches nothing
         that a version has: nobody need wait for it. Returns what is whole now, for ``came_ahead``."""
-        return written(self._aside, header, body)
+        return written(self._aside, part, body)
 
-    def came_ahead(self, whole: dict[str, tuple[int, str]]) -> None:
+    def came_ahead(self, whole: dict[str, Known]) -> None:
         self._ahead.update(whole)
 
     def _drop_ahead(self) -> None:
@@ -172,21 +198,20 @@ class CheckpointStore:
             each.rename(place)
             self._seen[place] = _look(place)
 
-    def _finish(self, about: dict[str, Any], files: dict[str, tuple[int, str]]) -> Epoch:
-        epoch = Epoch(int(about["epoch"]))
-        manifest = {**about, "files": files}
-        text = json.dumps({**manifest, "digest": digest(json.dumps(manifest).encode())})
+    def _finish(self, manifest: Manifest) -> Epoch:
+        epoch, body = manifest.about.epoch, msgspec.json.encode(manifest)
+        text = msgspec.json.encode(_Signed(digest(body), msgspec.Raw(body)))
         temporary = self._incoming / "manifest"
-        with open(temporary, "w") as file:
+        with open(temporary, "wb") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
         temporary.rename(self._manifests / f"{epoch}.json")
-        (self._manifests / f"{epoch}.twin").write_text(text)
+        (self._manifests / f"{epoch}.twin").write_bytes(text)
         *stale, newest = self.versions()
         dropped = {name for v in stale for name in self._names(v)}
         if newest == epoch:
-            self._files = files
+            self._files = manifest.files
         self._delete(dropped - set(self._files) - self._lent)
         for version in stale:
             self._drop(version)
@@ -241,14 +266,14 @@ class CheckpointStore:
                 complaints += self._mend(name, self._twins, self.state)
         return complaints
 
-    def restore(self, dispensable: Callable[[str], bool] | None = None) -> tuple[dict[str, Any] | None, list[str]]:
+    def restore(self, dispensable: Callable[[str], bool] | None = None) -> tuple[Manifest | None, list[str]]:
         """Make ``state/`` exactly the version. Returns its manifest, None when there is none that can be read, and what
         to tell the user about damage. ``dispensable``: files without which the version is worth having, though less."""
         complaints: list[str] = []
         for version in reversed(self.versions()):
             try:
                 manifest = self._read(version)
-                self._files = manifest["files"]
+                self._files = manifest.files
                 for name in list(self._files):
                     try:
                         complaints += self._mend(name, self.state, self._twins, trusting=True)
@@ -264,7 +289,7 @@ class CheckpointStore:
                 if other != version:
                     self._drop(other)
             self._keep_only(set(self._files))
-            return {**manifest, "files": self._files}, complaints
+            return Manifest(manifest.about, self._files), complaints
         self._files = {}
         self._keep_only(set())
         return None, complaints
@@ -319,14 +344,13 @@ class CheckpointStore:
         mended.rename(here)
         return [f"{cause}; mended from its twin"]
 
-    def _wrong(self, name: str, path: Path, known: tuple[int, str]) -> str | None:
+    def _wrong(self, name: str, path: Path, known: Known) -> str | None:
         """What is wrong with a file, if anything."""
-        size, expected = known
         try:
             look, data = _look(path), path.read_bytes()
         except OSError as error:
             return f"{name}: {error.strerror or error}"
-        if len(data) != size or digest(data) != expected:
+        if (len(data), digest(data)) != known:
             return f"{name} does not match its hash"
         self._seen[path] = look
         return None
@@ -348,21 +372,22 @@ class CheckpointStore:
                     if relative not in names and relative != "metadata":
                         path.unlink()
 
-    def _read(self, version: Epoch) -> dict[str, Any]:
+    def _read(self, version: Epoch) -> Manifest:
         """A manifest, or its twin; raises ValueError when both are damaged."""
         wrong: Exception | None = None
         for kind in ("json", "twin"):
             try:
-                manifest = json.loads((self._manifests / f"{version}.{kind}").read_text())
-                if manifest.pop("digest") != digest(json.dumps(manifest).encode()):
+                text = (self._manifests / f"{version}.{kind}").read_bytes()
+                signed = msgspec.json.decode(text, type=_Signed)
+                if signed.digest != digest(bytes(signed.manifest)):
                     raise ValueError("it does not match its hash")
-                return {**manifest, "files": {name: (size, known) for name, (size, known) in manifest["files"].items()}}
-            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+                return msgspec.json.decode(signed.manifest, type=Manifest)
+            except (OSError, ValueError) as error:
                 wrong = wrong or error
         raise ValueError(f"the manifest is damaged: {wrong!r}")
 
     def _names(self, version: Epoch) -> set[str]:
         try:
-            return set(self._read(version)["files"])
+            return set(self._read(version).files)
         except ValueError:
             return set()

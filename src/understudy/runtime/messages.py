@@ -13,6 +13,7 @@ import msgspec
 from understudy.core import draining, numbers
 from understudy.core.failover import StageThrew, StandbyReady, StandbyUnusable, Turned
 from understudy.core.plans import Plan
+from understudy.runtime.parts import CheckpointPart
 from understudy.runtime.wire import Call, Get, Message
 
 # -- the coordinator to a host ----------------------------------------------------------------------------------------
@@ -191,8 +192,7 @@ class Paste(Call[numbers.Epoch | None], frozen=True):
     unit: str
     stage: str
     generation: numbers.Generation
-    part: dict[str, Any]
-    """See ``parts.py``."""
+    part: CheckpointPart
 
 
 class Trimmed(Message, frozen=True):

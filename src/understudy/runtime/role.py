@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from understudy.core.agreement import Part, Standing
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from understudy.runtime import messages
     from understudy.runtime.host import Host
     from understudy.runtime.keeper import Keeper
+    from understudy.runtime.parts import CheckpointPart
     from understudy.runtime.stage import RunningStage
     from understudy.runtime.streams import Stream
 
@@ -132,7 +133,7 @@ class Standby(Role):
         running = self.running
         return None if running is None else running.output
 
-    def paste(self, part: Mapping[str, Any], body: bytes) -> Epoch | Reply[Any] | None:
+    def paste(self, part: CheckpointPart, body: bytes) -> Epoch | Reply[Any] | None:
         """A part of a checkpoint. Returns the epoch of the version that is whole with it."""
         return refuse(Refusal.ELSEWHERE)
 

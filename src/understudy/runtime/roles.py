@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow.flight as flight
 
@@ -29,6 +29,7 @@ from understudy.runtime import blame, messages
 from understudy.runtime.active import ActiveStandbyStage
 from understudy.runtime.checkpoints import CheckpointStore
 from understudy.runtime.keeper import Keeper
+from understudy.runtime.parts import About
 from understudy.runtime.role import Primary, Role, Standby
 from understudy.runtime.source import EntryLog, SourceStage, StandbySource
 from understudy.runtime.spare import Spare
@@ -354,8 +355,8 @@ class Roles:
             spare = self.host.spares.pop(stage, None)
         if spare is not None:
             self._end_spare(spare)
-        manifest, state = self._held(unit, stage)
-        where = position(manifest, found)
+        about, state = self._held(unit, stage)
+        where = position(about, found)
         primary = self.host.lead(stage, unit=unit, generation=generation, state=state, where=where)
         self._start(stage, primary, primary.start)
 
@@ -372,13 +373,13 @@ class Roles:
     def _tell_becoming(self, stage: str, generation: Generation, start: str) -> None:
         print(f"{time.time():.3f} {stage}: becoming primary of generation {generation} from {start}", flush=True)
 
-    def _held(self, unit: str, stage: str) -> tuple[dict[str, Any] | None, Path]:
-        """The manifest of the newest checkpoint in this host's folder, and the folder to go on in."""
+    def _held(self, unit: str, stage: str) -> tuple[About | None, Path]:
+        """What is known of the newest checkpoint in this host's folder, and the folder to go on in."""
         folder, store = self.host.stage_folder(stage), self._newest_store(stage)
         if store is None:
             return None, _fresh(folder)
-        manifest, _ = restored(self.host, stage, unit, store)
-        self._check_schema(stage, manifest)
+        about, _ = restored(self.host, stage, unit, store)
+        self._check_schema(stage, about)
         target = folder / f"held-{time.time_ns()}"
         store.folder.rename(target)
         store = CheckpointStore(target)
@@ -387,15 +388,15 @@ class Roles:
                 shutil.rmtree(other, ignore_errors=True)
         store.clone(folder / "self")
         store.forget()
-        return manifest, store.state
+        return about, store.state
 
-    def _check_schema(self, stage: str, manifest: dict[str, Any] | None) -> None:
-        if manifest is None:
+    def _check_schema(self, stage: str, about: About | None) -> None:
+        if about is None:
             return
         now = self.host.kind(stage).schema(stage)
-        if now != manifest["schema"]:
+        if now != about.schema:
             raise JobError(
-                f"the schema of stage {stage!r} has changed from {manifest['schema']} to {now} since its "
+                f"the schema of stage {stage!r} has changed from {about.schema} to {now} since its "
                 "checkpoint; restore the old columns, rename the stage, or start over with --fresh"
             )
 

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -21,7 +21,7 @@ import pyarrow.flight as flight
 from understudy.core.numbers import Epoch
 from understudy.runtime import messages
 from understudy.runtime.checkpoints import CheckpointStore
-from understudy.runtime.parts import CheckpointDamaged, Shipped
+from understudy.runtime.parts import CheckpointDamaged, CheckpointPart, Shipped
 from understudy.runtime.rehearsal import CALM_S
 from understudy.runtime.spark import first_line
 from understudy.runtime.spark_files import Batch, changes_in, files_of_version, files_since, image_in
@@ -67,8 +67,8 @@ class Shipper:
         failure: str | None = None
         self._counted = counted
         try:
-            for header, body in self._shipped.parts(needed, self.stage.about(epoch)):
-                failure = "moved" if self.over else self._send(header, body)
+            for part, body in self._shipped.parts(needed, self.stage.about(epoch)):
+                failure = "moved" if self.over else self._send(part, body)
                 if failure is not None:
                     break
                 counted(len(body))
@@ -124,9 +124,9 @@ class Shipper:
         """Bring files ahead of the version that will name them. Returns whether all are there."""
         shipped = self._shipped
         try:
-            for header, body in shipped.parts_ahead(files):
+            for part, body in shipped.parts_ahead(files):
                 begin = time.monotonic()
-                if self.over or self._shipped is not shipped or self._send(header, body) is not None:
+                if self.over or self._shipped is not shipped or self._send(part, body) is not None:
                     return False
                 self._counted(len(body))
                 time.sleep((time.monotonic() - begin) * (1 / BRINGING_SHARE - 1))
@@ -135,13 +135,13 @@ class Shipper:
             return False
         return True
 
-    def _send(self, header: dict[str, Any], body: bytes) -> str | None:
+    def _send(self, part: CheckpointPart, body: bytes) -> str | None:
         stage = self.stage
         if self._own is not None:
             with self._sending:
-                self._own.paste(header, body)
+                self._own.paste(part, body)
             return None
-        call = messages.Paste(stage.unit, stage.name, stage.generation, header)
+        call = messages.Paste(stage.unit, stage.name, stage.generation, part)
         reply = self.host.peer(self.target).call(call, body, category="checkpoint", timeout_s=15)
         return f"disk: {reply.text}" if reply.refused == Refusal.DISK else reply.refused
 

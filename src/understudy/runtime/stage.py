@@ -12,7 +12,6 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -37,7 +36,7 @@ from understudy.runtime import messages
 from understudy.runtime.checkpoints import CheckpointStore
 from understudy.runtime.engine import EngineFailed
 from understudy.runtime.keeper import Keeper, Reporter
-from understudy.runtime.parts import Shipped
+from understudy.runtime.parts import About, Shipped
 from understudy.runtime.role import Primary
 from understudy.runtime.spark_files import Batch
 from understudy.runtime.streams import Inlet, SinkWriter, Stream, write_table
@@ -69,18 +68,17 @@ FRESH: Position = {
 }  # fmt: skip
 
 
-def position(manifest: dict[str, Any] | None, found: Start | None = None) -> Position:
-    """After the version that a manifest names; None: from nothing. With what producers have answered, of a state that
+def position(about: About | None, found: Start | None = None) -> Position:
+    """After the version that this tells about; None: from nothing. With what producers have answered, of a state that
     was saved some while ago: it counts as being of the epoch before those that they still have, and what comes between
     is lost."""
     at = FRESH
     usual: dict[str, float] = {}
-    if manifest is not None:
-        usual, before_it = manifest.get("usual", {}), manifest.get("missed", {})
-        gap, landed = manifest.get("gap", 0), manifest.get("landed", {})
-        epoch, base = manifest["epoch"], manifest["base"]
-        lacks = Missed(before_it.get("epochs", 0), before_it.get("rows", {}))
-        at = {"start_epoch": epoch, "base": base, "gap": gap, "missing": 0, "missed": lacks, "landed": landed}
+    if about is not None:
+        usual, at = about.usual, {
+            "start_epoch": about.epoch, "base": about.base, "gap": about.gap, "missing": 0, "missed": about.missed,
+            "landed": about.landed,
+        }  # fmt: skip
     if found is None:
         return at
     resumed = beginning.resumed(at["start_epoch"], found)
@@ -432,21 +430,21 @@ class RunningStage(Primary):
             except EngineFailed as error:
                 self.fail(error.cause, error.whose)
                 return False
-            for header, body in Shipped({}).parts(files, self.about(final)):
-                store.paste(header, body)
+            for part, body in Shipped({}).parts(files, self.about(final)):
+                store.paste(part, body)
         return True
 
-    def about(self, epoch: Epoch) -> dict[str, Any]:
-        return {
-            "epoch": epoch,
-            "base": self.base,
-            "gap": self.gap,
-            "generation": self.generation,
-            "landed": dict(self.host.landed.known),
-            "usual": {name: inlet.usual.rows for name, inlet in self.inlets.items() if inlet.usual.rows},
-            "missed": asdict(self.missed) if epoch == self.start_epoch else {},
-            "schema": self.host.kind(self.name).schema(self.name),
-        }
+    def about(self, epoch: Epoch) -> About:
+        return About(
+            epoch,
+            self.base,
+            self.gap,
+            self.generation,
+            landed=dict(self.host.landed.known),
+            usual={name: inlet.usual.rows for name, inlet in self.inlets.items() if inlet.usual.rows},
+            missed=self.missed if epoch == self.start_epoch else NOTHING_MISSED,
+            schema=self.host.kind(self.name).schema(self.name),
+        )
 
     def stop(self) -> None:
         with self.host.changed:

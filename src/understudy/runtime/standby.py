@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from understudy.errors import SetupError
 from understudy.runtime import messages, wire
 from understudy.runtime.checkpoints import CheckpointStore
 from understudy.runtime.operator_saves import is_part
-from understudy.runtime.parts import CheckpointDamaged
+from understudy.runtime.parts import About, CheckpointDamaged, CheckpointPart
 from understudy.runtime.role import Standby, Succession
 from understudy.runtime.stage import RunningStage, position
 from understudy.runtime.wire import Refusal
@@ -25,9 +24,9 @@ if TYPE_CHECKING:
     from understudy.runtime.host import Host
 
 
-def restored(host: Host, stage: str, unit: str, store: CheckpointStore) -> tuple[dict[str, Any] | None, bool]:
-    """The manifest of the version that a store holds, its files made sure of; None when it holds none. And whether
-    something had to be mended. A part of the windows of an operator that may lose rows is missed, and no more."""
+def restored(host: Host, stage: str, unit: str, store: CheckpointStore) -> tuple[About | None, bool]:
+    """Of the version that a store holds, its files made sure of; None when it holds none. And whether something had to
+    be mended. A part of the windows of an operator that may lose rows is missed, and no more."""
     shape = host.topology.units[unit]
     may_lose = shape.policy.recovery == "saved" and not host.topology.stages[stage].needs_all_input
     manifest, complaints = store.restore(is_part if may_lose else None)
@@ -35,7 +34,7 @@ def restored(host: Host, stage: str, unit: str, store: CheckpointStore) -> tuple
         _complain(host, stage, unit, complaint)
     if manifest is None and complaints:
         raise SetupError(f"no undamaged checkpoint of stage {stage!r} is left on {host.name}")
-    return manifest, bool(complaints)
+    return None if manifest is None else manifest.about, bool(complaints)
 
 
 def _complain(host: Host, stage: str, unit: str, text: str) -> None:
@@ -60,11 +59,11 @@ class StandbyStage(Standby):
         kind = self.host.kind(self.name)
         self.armed: Armed = kind.arm(self.name, unit=self.unit, generation=self.generation, store=store)
 
-    def paste(self, part: Mapping[str, Any], body: bytes) -> Epoch | wire.Reply[Any] | None:
+    def paste(self, part: CheckpointPart, body: bytes) -> Epoch | wire.Reply[Any] | None:
         """What takes long is done without the lock: a takeover needs it."""
         armed, before = self.armed, self.store
         try:
-            ahead = before.write_ahead(part, body) if part.get("ahead") and not self._released else None
+            ahead = before.write_ahead(part, body) if part.ahead and not self._released else None
             with armed.lock:
                 store = self.store
                 if self._released or armed is not self.armed:
@@ -77,7 +76,7 @@ class StandbyStage(Standby):
                 epoch = store.paste(part, body)
                 if epoch is None:
                     return None
-                if part.get("whole"):
+                if part.version is not None and part.version.whole:
                     armed.close_state()  # some files are others now
                 self._let_go_of_before()
                 next_ones = store.scrub_next()
@@ -155,7 +154,7 @@ class StandbyStage(Standby):
                 state=self.store.state,
                 ready=armed.take(),
                 primary=False,
-                **position(manifest),
+                **position(manifest.about),
             )
             self.store = held
             caught_up(bool(complaints))  # last: others may have the lock meanwhile
@@ -190,9 +189,9 @@ class StandbyStage(Standby):
                 self._released = True
                 self.store.clone(self.folder / "self")
             return copy, lambda: copy.promote(generation)
-        manifest, ready, state = self._take_over()
+        about, ready, state = self._take_over()
         primary = self.host.lead(
-            self.name, unit=self.unit, generation=generation, state=state, ready=ready, where=position(manifest, found)
+            self.name, unit=self.unit, generation=generation, state=state, ready=ready, where=position(about, found)
         )
 
         def begin() -> None:
@@ -201,9 +200,9 @@ class StandbyStage(Standby):
 
         return primary, begin
 
-    def _take_over(self) -> tuple[dict[str, Any] | None, Any, Path]:
-        """Stop being a standby. Returns the manifest of the version to go on from, what is ready of its engine, and the
-        checkpoint folder."""
+    def _take_over(self) -> tuple[About | None, Any, Path]:
+        """Stop being a standby. Returns what is known of the version to go on from, what is ready of its engine, and
+        the checkpoint folder."""
         self.armed.abandon()
         with self.armed.lock:
             self._released = True
@@ -212,12 +211,12 @@ class StandbyStage(Standby):
                 ready, store = None, self._before
             caught_up, mended = self.armed.catch_up(), True
             try:
-                manifest, mended = restored(self.host, self.name, self.unit, store)
+                about, mended = restored(self.host, self.name, self.unit, store)
                 store.clone(self.folder / "self")
                 store.forget()
             finally:
                 caught_up(mended)
-            return manifest, ready, store.state
+            return about, ready, store.state
 
     def arm(self) -> str | wire.Reply[Any]:
         return self.armed.arm()
