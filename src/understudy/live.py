@@ -30,6 +30,7 @@ _STYLES = {
     "waiting": "bold red",
     "damaged": "bold yellow",
     "late": "bold yellow",
+    "lost": "bold yellow",
     "threw": "bold red",
     "restarted": "yellow",
     "fenced": "yellow",

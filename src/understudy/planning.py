@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -145,11 +146,17 @@ def choices(
         topology = topology.under({name: choice.policy for name, choice in chosen.items()})
         profile = profiles(job, topology, operators, measured)[unit.name]
         try:
-            chosen[unit.name] = choose(cast(Auto, unit.policy), profile, _classes(unit, operators))
+            fits = partial(_spoils_nothing, topology, unit.name)
+            chosen[unit.name] = choose(cast(Auto, unit.policy), profile, _classes(unit, operators), fits)
         except NoPolicy as error:
             where = job.stages[unit.stages[0]].where
             raise JobError(f"{where}: us.auto for unit {unit.name!r}: {error}") from None
     return chosen
+
+
+def _spoils_nothing(topology: Topology, unit: str, policy: Policy) -> bool:
+    """Under that policy the unit takes no row from what needs them all: itself, or what it feeds."""
+    return set(topology.under({unit: policy}).spoiled()) <= set(topology.spoiled())
 
 
 def _classes(unit: UnitShape, operators: Mapping[str, OperatorClass]) -> list[OperatorClass]:

@@ -57,6 +57,13 @@ def long_save(stage: str, took_s: float, policy: Policy) -> str:
     return f"{stage}: {what}, and nothing is processed meanwhile; choose a longer one"
 
 
+def lost(stage: str, first: int, last: int) -> str:
+    """For example: "speeds: epochs 14 to 17 were lost in a crash, and come out empty"."""
+    if first == last:
+        return f"{stage}: epoch {first} was lost in a crash, and comes out empty"
+    return f"{stage}: epochs {first} to {last} were lost in a crash, and come out empty"
+
+
 def punctuality(checkpoints: Mapping[str, Any]) -> str:
     """What a primary says of its unit's checkpoints. For example: "; 12 of 40 checkpoints late", ""."""
     late = checkpoints.get("late", 0)

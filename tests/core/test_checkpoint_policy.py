@@ -109,6 +109,8 @@ def test_a_state_that_cannot_be_had_later_is_wanted_when_it_is_due() -> None:
         (10, Committed("s", 2, version=False), [AckUpstream("s", 2)]),
     )
     assert machine.wants("s", 11) is Want.NOTHING
+    assert machine.wants("s", 18) is Want.NOTHING, "the one before is on its way"
+    at(machine, 18, Pasted("s", "b", 1))
     assert machine.wants("s", 18) is Want.NOW
 
 
@@ -127,16 +129,40 @@ def test_a_capture_that_fails_is_tried_again_and_a_standby_that_cannot_store_is_
     play(
         machine,
         (10, CaptureFailed("s", "b", lost_standby=False), []),
-        (10 + RETRY_S, Tick(), []),
+        (10 + RETRY_S / 2, Tick(), []),
     )
-    assert machine.next_deadline() is not None
+    assert machine.next_deadline() == 10 + RETRY_S
     play(
         machine,
-        (19, Tick(), [Capture("s", "b", 4, queue=False)]),
+        (10 + RETRY_S, Tick(), [Capture("s", "b", 4, queue=False)]),
         (19, CaptureFailed("s", "b", lost_standby=True), []),
         (60, Committed("s", 5), [AckUpstream("s", 5)]),
     )
     assert machine.next_deadline() is None
+
+
+def test_a_state_that_can_never_be_had_is_not_asked_for_for_ever() -> None:
+    """A restored one that lacked a part, say. By the time that it is tried again there is to be a newer one."""
+    machine = unit("s")
+    at(machine, 9, Committed("s", 4), CaptureFailed("s", "b", lost_standby=False))
+    assert machine.wants("s", 9 + RETRY_S) is Want.NOW
+    found = machine.handle(Committed("s", 5), 9 + RETRY_S)
+    assert found == [AckUpstream("s", 5), Capture("s", "b", 5, queue=False)]
+
+
+def test_new_standbys_do_not_put_off_the_next_checkpoint() -> None:
+    machine = at(unit("s"), 9, Committed("s", 4), Pasted("s", "b", 4))
+    for now, standby in ((10, "c"), (11, "d"), (12, "e")):
+        at(machine, now, StandbysChanged((standby,)), Pasted("s", standby, 4))
+    assert machine.wants("s", 16) is Want.NOTHING
+    assert machine.wants("s", 18) is Want.NOW
+
+
+def test_what_is_saved_at_a_clean_stop_is_saved_with_its_output_also_where_it_has_been_already() -> None:
+    """A consumer that also reads another source may end before it, and goes on there."""
+    machine = at(unit("s"), 9, Committed("s", 4), Pasted("s", "b", 4))
+    play(machine, (10, Drain(), [Capture("s", "b", 4, queue=True)]), (11, Pasted("s", "b", 4), []))
+    assert machine.safe()
 
 
 def test_a_deadline_that_has_passed_is_not_a_deadline() -> None:
@@ -166,9 +192,9 @@ def test_a_clean_stop_saves_the_last_state_and_nothing_is_lost() -> None:
     machine = at(unit("s"), 1, Committed("s", 4, version=False))
     play(
         machine,
-        (2, Drain(), [Capture("s", "b", 4, queue=False)]),
+        (2, Drain(), [Capture("s", "b", 4, queue=True)]),
         (2, Committed("s", 5), [AckUpstream("s", 5)]),
-        (3, Pasted("s", "b", 4), [Capture("s", "b", 5, queue=False)]),
+        (3, Pasted("s", "b", 4), [Capture("s", "b", 5, queue=True)]),
     )
     assert not machine.safe()
     at(machine, 4, Pasted("s", "b", 5))

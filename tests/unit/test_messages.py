@@ -41,6 +41,7 @@ REPORTS: list[messages.Reported] = [
     messages.Gone("u", 1, "s", 4, "rows"),
     messages.Damaged("u", "text"),
     messages.Late("u", "text"),
+    messages.Lost("u", "text"),
     messages.Seen({"h1": ("p", 2, None), "h2": ("q", 9, "gone")}),
     messages.SparkFailed("no memory"),
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from understudy.core.costs import Estimate, estimate, reach_s
@@ -50,9 +50,14 @@ class Candidate:
         return goal.overhead is None or self.estimate.overhead <= goal.overhead
 
 
-def choose(goal: Auto, profile: Profile, operators: Sequence[OperatorClass]) -> Choice:
-    """The policy for a unit of stages of these classes. Raises NoPolicy."""
-    known = candidates(goal, profile, operators)
+def choose(
+    goal: Auto,
+    profile: Profile,
+    operators: Sequence[OperatorClass],
+    fits: Callable[[Policy], bool] = lambda policy: True,
+) -> Choice:
+    """The policy for a unit of stages of these classes. ``fits``: it may be under it at all. Raises NoPolicy."""
+    known = [candidate for candidate in candidates(goal, profile, operators) if fits(candidate.policy)]
     fitting = [candidate for candidate in known if candidate.meets(goal)]
     if not fitting:
         raise NoPolicy(_nearest(goal, known))

@@ -202,7 +202,9 @@ class Keeper:
         if standby not in self.standbys:
             return []
         told = self._holdings.unusable(standby, cause)
-        return [*told, *self.handle(base.CaptureFailed(stage, standby, lost_standby=True), now)]
+        # Nobody names another disk in the place of the own one: it may have room again.
+        own = self.standbys[standby][0] == self._holdings.host
+        return [*told, *self.handle(base.CaptureFailed(stage, standby, lost_standby=not own), now)]
 
     def _note(self, effect: base.AckUpstream) -> bool:
         """Returns whether that is news."""

@@ -63,9 +63,10 @@ class RowCounts:
 class Usual:
     """Rows per epoch of one input, as of late."""
 
-    def __init__(self) -> None:
-        self.rows = 0.0
-        self._any = False
+    def __init__(self, rows: float | None = None) -> None:
+        """``rows``: as was known before."""
+        self.rows = rows or 0.0
+        self._any = rows is not None
 
     def came(self, rows: int) -> None:
         self.rows, self._any = (self.rows + _FADING * (rows - self.rows) if self._any else float(rows)), True

@@ -26,9 +26,9 @@ class Saving:
     """Ask ``due`` after an epoch, and say ``took`` when it was saved."""
 
     def __init__(self, within_s: float | None = None) -> None:
-        """``within_s``: a state is saved at least this often, whatever that takes."""
         self.step = 1
-        self._within_s = within_s
+        self.within_s = within_s
+        """A state is saved at least this often, whatever that takes."""
         self._save_s = self._epoch_s = 0.0
         self._last_at: float | None = None
         self._too_long = 0
@@ -42,7 +42,7 @@ class Saving:
 
     def took(self, save_s: float) -> bool:
         """Returns whether it is to be said that saving takes longer than the time within which it should be done."""
-        self._too_long = self._too_long + 1 if self._within_s is not None and save_s > self._within_s else 0
+        self._too_long = self._too_long + 1 if self.within_s is not None and save_s > self.within_s else 0
         self._save_s = _mean(self._save_s, save_s)
         if self._epoch_s > 0:
             self.step = self._best()
@@ -51,7 +51,7 @@ class Saving:
     def _best(self) -> int:
         step = 1
         while step < STEP_MAX and self._save_s > SHARE * step * self._epoch_s:
-            if self._within_s is not None and 2 * step * self._epoch_s > self._within_s:
+            if self.within_s is not None and 2 * step * self._epoch_s > self.within_s:
                 break
             step *= 2
         return step

@@ -7,6 +7,7 @@ its own state: which files are the state after an epoch, and how to go on from t
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -61,6 +62,10 @@ class Engine(Protocol):
     def told(self, epoch: Epoch) -> Known:
         """Input before ``epoch`` is about to be let go of: what whoever rebuilds the state must know of the rest, as it
         travels with what sinks have. Call with ``host.changed`` held."""
+        ...
+
+    def lent(self, epoch: Epoch) -> AbstractContextManager[None]:
+        """The files of the state after an epoch stay meanwhile."""
         ...
 
     def trimmed(self, epoch: Epoch) -> None:

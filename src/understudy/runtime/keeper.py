@@ -178,6 +178,10 @@ class Keeper(threading.Thread):
 
     def _ship(self, stage: RunningStage, shipper: Shipper, order: base.Capture) -> str | None:
         """Bring what is ordered to its standby. Returns None, or why not, as ``Shipper.ship`` does."""
+        with stage.engine.lent(order.epoch):
+            return self._ship_lent(stage, shipper, order)
+
+    def _ship_lent(self, stage: RunningStage, shipper: Shipper, order: base.Capture) -> str | None:
         try:
             needed = stage.engine.files_for(shipper, order.epoch)
             if order.queue:

@@ -373,6 +373,13 @@ class Late(Message, frozen=True):
     text: str
 
 
+class Lost(Message, frozen=True):
+    """Epochs come out empty."""
+
+    unit: str
+    text: str
+
+
 class Seen(Message, frozen=True):
     """What a monitor sees."""
 
@@ -386,7 +393,7 @@ class SparkFailed(Message, frozen=True):
 
 Decided = StandbyReady | StandbyUnusable | Turned | StageThrew
 """What ``core.failover`` decides upon."""
-Reported = Decided | Runs | Armed | Warm | Fenced | Gone | Damaged | Late | Seen | SparkFailed
+Reported = Decided | Runs | Armed | Warm | Fenced | Gone | Damaged | Late | Lost | Seen | SparkFailed
 _REPORTS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Reported)}
 
 

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 import traceback
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +49,7 @@ class Living:
         self.stage, self.host, self._operator = stage, stage.host, operator
         self._process = process
         self._saves = Saves(stage.state)
-        self._saving = Saving(stage.policy.checkpoint_s)
+        self._saving = Saving()
         self._busy = threading.Lock()
         """Held by whoever has the object process an epoch, or save what it made of it."""
         self._at: Epoch | None = stage.start_epoch
@@ -109,6 +110,7 @@ class Living:
         wants, due = self.stage.wants(), self._saving.due(epoch, time.monotonic())
         if Want.NOW not in wants and not (due and Want.AHEAD in wants):
             return False
+        self._saving.within_s = self.stage.policy.checkpoint_s  # it may have changed
         begin = time.monotonic()
         self._save(epoch)
         took_s = time.monotonic() - begin
@@ -150,6 +152,9 @@ class Living:
 
     def told(self, epoch: Epoch) -> Known:
         return {} if self._numbers is None else self._numbers.told(epoch)
+
+    def lent(self, epoch: Epoch) -> AbstractContextManager[None]:
+        return self._saves.lent(self.stage.batch_of(epoch))
 
     def size(self) -> int:
         return self._saves.size()
@@ -200,6 +205,9 @@ class OperatorEngine:
     def last_files(self, epoch: Epoch) -> dict[str, Path]:
         return self._living.last_files(epoch)
 
+    def lent(self, epoch: Epoch) -> AbstractContextManager[None]:
+        return self._living.lent(epoch)
+
     def sizes(self, epoch: Epoch) -> tuple[int, int]:
         return self._living.size(), self._living.size()
 
@@ -248,6 +256,9 @@ class PreparedEngine(SparkEngine):
     def files_for(self, shipper: Shipper, epoch: Epoch) -> dict[str, Path]:
         own = self._living.files_of(epoch)  # sent first: it is not kept for long
         return {**own, **super().files_for(shipper, epoch)}
+
+    def lent(self, epoch: Epoch) -> AbstractContextManager[None]:
+        return self._living.lent(epoch)
 
     def sizes(self, epoch: Epoch) -> tuple[int, int]:
         state, changed = super().sizes(epoch)

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -45,6 +48,8 @@ class Saves:
         self._bytes: dict[str, int] = {}
         """Of every file. Asking the file system instead would be two calls for each of hundreds of parts that a save
         has not written, which took longer than what it has."""
+        self._lent: Counter[Batch] = Counter()
+        """Those that somebody is reading: they are kept, however old."""
         there = list(self._folder.glob("*"))
         self._bytes.update((path.name, path.stat().st_size) for path in there)
         for path in there:
@@ -57,7 +62,20 @@ class Saves:
             self._sizes[batch] = self._size(batch)
 
     def has(self, batch: Batch) -> bool:
-        return batch in self._sizes
+        """All of it: one that lacks a part, since that was damaged, is good to go on from, and is saved anew."""
+        with self._lock:
+            return batch in self._sizes and all(name in self._bytes for name in self._names(batch))
+
+    @contextmanager
+    def lent(self, batch: Batch) -> Iterator[None]:
+        """Its files stay meanwhile: sending a large state takes longer than newer ones take to come."""
+        with self._lock:
+            self._lent[batch] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._lent[batch] -= 1
 
     def add(self, batch: Batch, saved: State) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -117,7 +135,7 @@ class Saves:
         """Nobody will ask for an older state than the newest that is no newer than ``batch``. One more is kept: it may
         be on its way."""
         with self._lock:
-            old = sorted(b for b in self._sizes if b <= batch)[:-KEPT]
+            old = [b for b in sorted(b for b in self._sizes if b <= batch)[:-KEPT] if not self._lent[b]]
             before = {name for each in old for name in self._names(each)}
             for each in old:
                 del self._sizes[each]

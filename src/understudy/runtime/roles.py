@@ -216,18 +216,15 @@ class Roles:
             for keeper in over:
                 keeper.finish()
         keepers: list[Keeper] = []
-        with self.host.changed:
+        copies = [key for charge in charges if charge.policy.standby_runs for key in charge.standbys]
+        with self.host.changed:  # all at once: a keeper without standbys would let be acknowledged what nobody holds
             for goes_on, charge in zip(going, charges, strict=True):
                 keepers.append(goes_on or Keeper(self.host, unit, charge.policy, stages, holdings))
+                keepers[-1].agree(charge)
                 if goes_on is None:
                     keepers[-1].start()
             for stage in stages:
                 stage.keepers = tuple(keepers)
-        for keeper, charge in zip(keepers, charges, strict=True):
-            keeper.agree(charge)
-        copies = [key for charge in charges if charge.policy.standby_runs for key in charge.standbys]
-        with self.host.changed:
-            for stage in stages:
                 stage.pace.watch(copies)
 
     def forget(self) -> None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from understudy import telling
 from understudy.core import beginning, keeping
 from understudy.core.acks import FINAL
 from understudy.core.beginning import Start
@@ -61,10 +62,12 @@ class Position(TypedDict):
     missing: int
     missed: Missed
     landed: dict[str, Epoch]
+    usual: dict[str, float]
 
 
 FRESH: Position = {
-    "start_epoch": NO_EPOCH, "base": 0, "gap": FIRST_EPOCH, "missing": 0, "missed": Missed(), "landed": {}
+    "start_epoch": NO_EPOCH, "base": 0, "gap": FIRST_EPOCH, "missing": 0, "missed": Missed(), "landed": {},
+    "usual": {},
 }  # fmt: skip
 
 
@@ -73,16 +76,15 @@ def position(about: About | None, found: Start | None = None) -> Position:
     was saved some while ago: it counts as being of the epoch before those that they still have, and what comes between
     is lost."""
     at = FRESH
-    usual: dict[str, float] = {}
     if about is not None:
-        usual, at = about.usual, {
+        at = {
             "start_epoch": about.epoch, "base": about.base, "gap": about.gap, "missing": 0, "missed": about.missed,
-            "landed": about.landed,
+            "landed": about.landed, "usual": about.usual,
         }  # fmt: skip
     if found is None:
         return at
     resumed = beginning.resumed(at["start_epoch"], found)
-    lacks = at["missed"] + missed(at["start_epoch"], resumed.epoch, found.counted, usual)
+    lacks = at["missed"] + missed(at["start_epoch"], resumed.epoch, found.counted, at["usual"])
     return {
         "start_epoch": resumed.epoch,
         "base": at["base"] + resumed.skipped,
@@ -90,6 +92,7 @@ def position(about: About | None, found: Start | None = None) -> Position:
         "missing": resumed.skipped,
         "missed": lacks,
         "landed": at["landed"],
+        "usual": at["usual"],
     }
 
 
@@ -109,6 +112,7 @@ class RunningStage(Primary):
         start_epoch: Epoch,
         base: int,
         landed: dict[str, Epoch],
+        usual: dict[str, float],
         ready: Any = None,
         primary: bool = True,
         since: int | None = None,
@@ -117,16 +121,18 @@ class RunningStage(Primary):
         missed: Missed = NOTHING_MISSED,
         row: Row | None = None,
     ) -> None:
-        """``landed``: what sinks had when the state was captured. ``ready``: what was made ready of its engine. Not
-        ``primary``: runs as a copy. With ``since``, the plan that made this host a standby, its primary counts on it
-        and is told how far it is. ``gap``: epochs before this one were lost while the unit had no protection.
-        ``missing``: so many are not in its state; ``missed``: what came in them, and what its state lacked before that
-        without having been told. ``row``: it is being rebuilt, and with whom."""
+        """``landed``: what sinks had when the state was captured; ``usual``: rows per epoch of its inputs then.
+        ``ready``: what was made ready of its engine. Not ``primary``: runs as a copy. With ``since``, the plan that
+        made this host a standby, its primary counts on it and is told how far it is. ``gap``: epochs before this one
+        were lost while the unit had no protection. ``missing``: so many are not in its state; ``missed``: what came in
+        them, and what its state lacked before that without having been told. ``row``: it is being rebuilt, and with
+        whom."""
         self.host, self.name, self.unit, self.generation = host, name, unit, generation
         self.primary, self.since = primary, since
         self.folder, self.state = folder, state
         self.start_epoch, self.base, self.gap, self.row = start_epoch, base, gap, row
         self.missing, self.missed = missing, missed
+        self._told_lost = False
         self.inputs = host.job.stages[name].inputs
         with host.changed:
             host.landed.hears(landed)
@@ -145,7 +151,7 @@ class RunningStage(Primary):
         self._batches_s: deque[float] = deque(maxlen=BATCHES)
         """When the batch under way was granted, and how long the last ones took."""
         self.output = self._restored_output()
-        self.inlets = {s: Inlet(self, s) for s in self.inputs}
+        self.inlets = {s: Inlet(self, s, usual.get(s)) for s in self.inputs}
         self.engine = host.kind(name).engine(self, ready)
         self._threads = [*self.inlets.values(), *(self._sink_writers() if primary else [])]
         if since is not None:
@@ -350,6 +356,9 @@ class RunningStage(Primary):
         asked for."""
         if epoch >= self.gap:
             return None
+        if not self._told_lost:
+            self._told_lost = True  # of the first that is asked for, and so of those that follow
+            self.host.report(messages.Lost(self.unit, telling.lost(self.name, epoch, before(self.gap))))
         return (self.output.schema or self.host.kind(self.name).arrow_schema(self.name)).empty_table()
 
     def acks(self, stream: str) -> dict[int, Epoch]:

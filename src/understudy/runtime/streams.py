@@ -128,11 +128,12 @@ class Stream:
 class Inlet(threading.Thread):
     """Pulls one input stream, epoch by epoch, from wherever the plan says its producer is."""
 
-    def __init__(self, stage: RunningStage, stream: str) -> None:
+    def __init__(self, stage: RunningStage, stream: str, usual: float | None = None) -> None:
+        """``usual``: rows per epoch, as its predecessor knew."""
         super().__init__(name=f"inlet {stage.name}<{stream}", daemon=True)
         self.stage, self.stream, self.host = stage, stream, stage.host
         self.received = stage.start_epoch
-        self.usual = Usual()
+        self.usual = Usual(usual)
         self.key = f"in:{stage.name}<{stream}"
         self._requests = ThreadPoolExecutor(max_workers=8, thread_name_prefix=self.name)
         self._asking = Asking()

@@ -42,8 +42,9 @@ def judge(world: World, unprotected: Collection[str] = ()) -> list[str]:
 
 
 def _below(topology: Topology, units: Collection[str]) -> set[str]:
-    """The stages of ``units``, and all that is fed by them."""
-    return topology.fed_by(stage for unit in units for stage in topology.units[unit].stages)
+    """The stages of ``units``, and all that is fed by them; not those that need all their input, which they get."""
+    stages = topology.stages
+    return topology.fed_by(s for unit in units for s in topology.units[unit].stages if not stages[s].needs_all_input)
 
 
 def unturned(world: World) -> list[str]:

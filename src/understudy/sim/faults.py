@@ -262,7 +262,8 @@ class Saboteur:
             engine.after(max(self._waiting[0].at - engine.now, 0.01), self._next)
 
     def _switch(self, switching: Switching) -> None:
-        if not self._stopped:
+        wanted = self.world.coordinator.failover.topology.under({switching.unit: switching.policy})
+        if not self._stopped and not wanted.spoiled():  # else the user is refused
             self.done[SWITCH] += 1
             self.world.coordinator.switch(switching.unit, switching.policy)
 

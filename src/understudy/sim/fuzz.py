@@ -172,7 +172,7 @@ def _that_need_all(
     for stage in stages:
         unit = units.get(stage.name, stage.name)
         behind = bool(lossy.intersection(stage.inputs))
-        needs = bool(stage.inputs) and not behind and chance.random() < 0.5
+        needs = bool(stage.inputs) and not behind and chance.random() < 0.5 and chosen[unit].recovery != "gap"
         found.append(replace(stage, needs_all_input=needs))
         if behind or (stage.inputs and not needs and not chosen[unit].protected):
             lossy.add(stage.name)
@@ -246,11 +246,12 @@ def play(seed: int, *, tell: bool = False) -> Story:
         for s in stages
         if s.inputs
     }
-    saving = seed % 11 in (5, 8)
+    saving, barriers = seed % 11 in (5, 8), False
     if saving:  # as with monitors
         apart = random.Random(f"checkpoints of {seed}")
         chosen |= {n: SAVING[apart.choice([*SAVING])] for n in names if apart.random() < 0.6}
-        if seed % 5 not in (1, 2):
+        barriers = seed % 19 in (4, 11)
+        if barriers or seed % 5 not in (1, 2):
             stages = _that_need_all(apart, stages, chosen, units)
     job = job_of(stages, chosen, span=span, units=units)
     conditions = Conditions(
@@ -284,6 +285,10 @@ def play(seed: int, *, tell: bool = False) -> Story:
     lossless = all(policy.protected for policy in [*chosen.values(), *(switch.policy for switch in switches)])
     if seed % 17 == 9 and lossless:  # nor did one when these came
         job = replace(job, pairs=[s.name for s in stages if s.inputs and s.name not in job.windows])
+    if barriers:  # under us.Checkpoint too
+        apart = random.Random(f"barriers of {seed}")
+        free = [s.name for s in stages if s.needs_all_input and s.name not in {*job.windows, *job.rows}]
+        job = replace(job, pairs=[name for name in free if apart.random() < 0.7])
     world_seed = chance.getrandbits(32)
     if seed % 13 in (4, 11):  # as with monitors
         apart = random.Random(f"pace of {seed}")

@@ -225,6 +225,8 @@ class Scheduled:
             self._draining = True
             for stage in self.stages.values():
                 stage.available = stage.committed  # it stands still there, so its state can be had
+                for held in stage.at.values():  # and once more where it has been: this time with its output
+                    held.captured = held.captured if held.captured == _ALL else _NOTHING
         for stage in self.stages.values():
             safe = stage.safe_epoch()
             if safe > stage.acked:
@@ -246,6 +248,8 @@ class Scheduled:
             if event.lost_standby:
                 held.captured = _ALL  # until a plan names another it is brought nothing more
             stage.retry_at = now + RETRY_S
+            # That state may never be had; by then there is to be a newer one.
+            stage.next_at = min(stage.next_at, stage.retry_at)
         self._answered(event.stage, event.standby)
 
     def _answered(self, stage: str, standby: str | None = None, keep: Iterable[str] | None = None) -> None:
@@ -272,10 +276,15 @@ class Scheduled:
         lacking = stage.lacking()
         for key in lacking:
             stage.at[key].captured = stage.available
-            effects.append(Capture(name, key, stage.available, queue=stage.needs_all_input))
+            # With its output where the job ends: a consumer may end before it, and go on with what it lacks.
+            queue = stage.needs_all_input or self._draining
+            effects.append(Capture(name, key, stage.available, queue=queue))
         self._busy = (name, set(lacking))
-        # From where it should have been: what comes early makes no more checkpoints. Not what is late already.
-        stage.next_at = max(stage.next_at + self.every_s, now) if stage.next_at else now + self.every_s
+        if not stage.next_at:
+            stage.next_at = now + self.every_s
+        elif now >= stage.next_at - EARLY * self.every_s:  # not one for a standby that is new, or is tried again
+            # From where it should have been: what comes early makes no more checkpoints. Not what is late already.
+            stage.next_at = max(stage.next_at + self.every_s, now)
         stage.waits_since = None if stage.available == stage.committed else now
         return effects
 
@@ -291,6 +300,8 @@ class Scheduled:
     def wants(self, stage: str, now: float) -> Want:
         """The state after the epoch that was just made, when the stage is due."""
         mine = self.stages[stage]
+        if self._busy is not None and self._busy[0] == stage:
+            return Want.NOTHING  # one state at a time: those on their way must still be there when they are sent
         behind = any(mine.committed >= held.captured for held in mine.at.values())
         return Want.NOW if behind and now >= mine.next_at - EARLY * self.every_s else Want.NOTHING
 
