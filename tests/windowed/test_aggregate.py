@@ -154,6 +154,12 @@ def test_several_keys_and_the_schema_ahead():
         (lambda: Aggregate("k", rows(5), n=("*", "sum")), "only count"),
         (lambda: Aggregate("k", rows(5), k=("v", "sum")), "a column of that name already"),
         (lambda: Aggregate("k", seconds(5), window_end=("v", "sum")), "a column of that name already"),
+        (lambda: Aggregate("window_start", seconds(5, of="ts"), n=("*", "count")), r"by='window_start'.*rename yours"),
+        (lambda: Aggregate(["k", "window_end"], seconds(5, of="ts"), n=("*", "count")), r"by='window_end'"),
+        (lambda: Aggregate("k", rows(5), late=("v", "first")), "the name late is taken"),
+        (lambda: Aggregate("road", rows(5), n=("v", "sum")).process(table()), "needs a column 'v'; the input has only"),
+        (lambda: Aggregate("k", rows(5), n=("*", "count")).process(table()), "needs a column 'k'"),
+        (lambda: Aggregate("road", seconds(5, of="at"), n=("*", "count")).process(table()), "needs a column 'at'"),
         (lambda: Aggregate("k", rows(5, per="l"), n=("v", "sum")), "must be per key"),
         (lambda: Aggregate("k", rows(5), late=3, n=("v", "sum")), "late=3"),
         (lambda: Aggregate("k", seconds(5), late=-3, n=("v", "sum")), "late"),
@@ -165,6 +171,13 @@ def test_several_keys_and_the_schema_ahead():
 def test_mistakes_are_named(make, says):
     with pytest.raises(ValueError, match=says):
         make()
+
+
+def test_an_aggregate_by_rows_may_be_by_the_windows_of_another():
+    windows = Aggregate("road", seconds(1, of="ts"), n=("*", "count"))
+    made = windows.process(table(("a", 0, 1), ("b", 10, 1), ("c", 2000, 1)))
+    tops = Aggregate("window_start", rows(9), most=("n", "max"), rows=("*", "count"))
+    assert values(tops.process(made)) == [(0, 1, 2)]
 
 
 def test_it_travels():

@@ -14,6 +14,11 @@ TIME_COLUMN = "_time"
 """What a window by time counts where no column is named: int64 milliseconds that were fixed when the epoch was cut."""
 
 
+WINDOWS_MAX = 10_000
+"""That a row may be in at once. It is added up in each of them: so many windows turn 1,000 rows a second into ten
+million, which is about what a processor adds up."""
+
+
 @dataclass(frozen=True)
 class Rows:
     """Made by ``rows``."""
@@ -73,6 +78,11 @@ def seconds(length: float | str, *, slide: float | str | None = None, of: str | 
     slide_ms = length_ms if slide is None else _ms("slide", slide)
     if slide_ms > length_ms:
         raise ValueError(f"seconds(slide={slide!r}) is longer than the window ({length!r}): some rows would be in none")
+    if -(-length_ms // slide_ms) > WINDOWS_MAX:
+        raise ValueError(
+            f"seconds({length!r}, slide={slide!r}): every row would be in {-(-length_ms // slide_ms):,} windows, and "
+            f"be added up in each; choose a slide of at least {-(-length_ms // WINDOWS_MAX)}ms"
+        )
     if of is not None and (not isinstance(of, str) or not of):
         raise ValueError(f"seconds(of={of!r}) must be the name of a column with times")
     return Seconds(length_ms, slide_ms, of)
