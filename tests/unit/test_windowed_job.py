@@ -40,7 +40,9 @@ WRONG: dict[str, tuple[Callable[[us.Job, us.Stream, us.Stream], Any], str]] = {
     "group": (lambda j, a, b: j.join(a, b, on="road", left=us.rows(9, group=10), right=us.rows(0)), "choose 1 to 9"),
     "window 0": (lambda j, a, b: j.aggregate(a, by="road", window=us.rows(0), n=("*", "count")), "nothing to add up"),
     "function": (lambda j, a, b: j.aggregate(a, by="road", window=us.rows(5), m=("speed", "mode")), "functions are"),
-    "times": (lambda j, a, b: j.aggregate(a, by="road", window=us.seconds(5), n=("*", "count")), "of='at'"),
+    "never late": (
+        lambda j, a, b: j.aggregate(a, by="road", window=us.seconds(5), late=3, n=("*", "count")), "of='at'"
+    ),
     "taken": (lambda j, a, b: j.aggregate(a, by="road", window=us.rows(5), name=("id", "max")), "name name is taken"),
     "late": (lambda j, a, b: j.aggregate(a, by="road", window=us.rows(5), late=("id", "max")), "name late is taken"),
     "schemas": (lambda j, a, b: j.aggregate(a, by="road", window=us.rows(5), schemas=("id", "max")), "schemas is"),
@@ -64,6 +66,18 @@ def test_mistakes_are_told_with_what_to_do(mistake: str) -> None:
     call, words = WRONG[mistake]
     with pytest.raises((JobError, ValueError), match=words):
         call(*two())
+
+
+def test_windows_by_time_without_a_column() -> None:
+    """The call of the README."""
+    job, a, _ = two()
+    of_a_column = job.aggregate(a, by="road", window=us.seconds(20, of="id"), n=("*", "count"), name="of_a_column")
+    assert not job.needs_cut_times
+    means = job.aggregate(a, by="road", window=us.seconds(20, slide=5), mean=("speed", "mean"))
+    assert job.needs_cut_times and job.stages[means.name].needs_cut_times
+    assert not job.stages[of_a_column.name].needs_cut_times
+    schema, time = job.stages[means.name].declared_schema(), pa.timestamp("us", "UTC")
+    assert schema == pa.schema({"road": pa.int64(), "window_start": time, "window_end": time, "mean": pa.float64()})
 
 
 def test_where_the_mistake_is() -> None:

@@ -10,6 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from saved_parts import Disk
 
+from understudy.cut_times import KEY, with_time
 from understudy.windowed import timed
 from understudy.windowed.aggregate import Aggregate
 from understudy.windowed.spans import seconds
@@ -133,6 +134,75 @@ def test_that_rows_are_lost_is_saved_until_time_has_gone_on(known: bool) -> None
     assert windows(after.process(at(30))) == []
     again = restored(after, counts(10))
     assert windows(again.process(at(40))) == [(30, 1)], "and forgotten then"
+
+
+# -- of the times at which epochs were cut --------------------------------------------------------------------------
+
+
+def cut(second: float | None, *keys: int, _time: int = 0) -> pa.Table:
+    """An epoch. It has a column whose name may mislead."""
+    rows = {"k": pa.array(keys, pa.int64()), "_time": pa.array([_time] * len(keys), pa.int64())}
+    return with_time(pa.table(rows), None if second is None else int(second * 1_000_000))
+
+
+def cut_counts(length: float, slide: float | None = None) -> Aggregate:
+    return Aggregate("k", seconds(length, slide=slide), n=("*", "count"))
+
+
+def started(made: pa.Table) -> list[tuple[Any, float, int]]:
+    return [(r["k"], r["window_start"].timestamp(), r["n"]) for r in made.to_pylist()]
+
+
+def test_every_row_has_the_time_of_its_epoch_and_windows_close_while_nothing_comes() -> None:
+    aggregate = cut_counts(20, slide=5)
+    assert started(aggregate.process(cut(100.5, 1, 1, 2))) == []
+    assert started(aggregate.process(cut(104.9, 1))) == []
+    assert started(aggregate.process(cut(105))) == [(1, 85, 3), (2, 85, 1)], "an epoch without rows"
+    made = aggregate.process(cut(125))
+    assert started(made) == [(k, start, n) for start in (90, 95, 100) for k, n in ((1, 3), (2, 1))]
+    assert made.schema == aggregate.schema(cut(None).schema) == pa.schema(
+        {"k": pa.int64(), "window_start": pa.timestamp("us", "UTC"), "window_end": pa.timestamp("us", "UTC"),
+         "n": pa.int64()}
+    )  # fmt: skip
+    assert not len(aggregate._inner.window) and aggregate.spans() == [(4, 4)], "and its rows are let go of"
+
+
+def test_a_column_of_that_name_is_counted_only_when_it_is_named() -> None:
+    aggregate = Aggregate("k", seconds(10), n=("*", "count"), most=("_time", "max"))
+    aggregate.process(cut(1, 1, 1, _time=10**12))
+    assert aggregate.process(cut(10, 1)).to_pydict()["most"] == [10**12]
+    named = Aggregate("k", seconds(10, of="_time"), n=("*", "count"))
+    assert windows(named.process(cut(5000, 1, _time=0))) == [], "whenever it was cut"
+    assert windows(named.process(cut(5001, 1, _time=10_000))) == [(0, 1)]
+
+
+def test_an_epoch_without_a_time_leaves_the_clock_alone() -> None:
+    aggregate = cut_counts(10)
+    assert aggregate.process(cut(None)).num_rows == 0
+    aggregate.process(cut(8, 1))
+    for lost in (cut(None), cut(None, 1)):
+        assert started(aggregate.process(lost)) == []
+    assert started(aggregate.process(cut(12, 2))) == [(1, 0, 1)]
+
+
+def test_it_is_saved_with_its_rows() -> None:
+    before = cut_counts(10)
+    before.process(cut(8, 1).replace_schema_metadata({KEY: b"8000000", b"understudy": b"a header"}))
+    after = restored(before, cut_counts(10))
+    assert started(after.process(cut(9.999))) == []
+    assert started(after.process(cut(10, 1))) == [(1, 0, 1)]
+    assert after._inner.window.table().schema.metadata is None
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+def test_lost_epochs_took_time_with_or_without_rows(rows: int) -> None:
+    """What closed meanwhile has been made by whoever was there."""
+    before = cut_counts(10, slide=5)
+    before.process(cut(8, 1))
+    after = restored(before, cut_counts(10, slide=5))
+    after.missed([rows])
+    assert started(after.process(cut(12, 2))) == []
+    assert started(after.process(cut(15))) == [(1, 5, 1), (2, 5, 1)]
 
 
 EVENTS = st.lists(st.lists(st.integers(0, 30), max_size=4), min_size=3, max_size=12)

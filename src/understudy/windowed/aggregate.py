@@ -22,7 +22,7 @@ from understudy.windowed.folding import ALL, FUNCTIONS, Outputs, folded, is_outp
 from understudy.windowed.keyed import KeyedWindows
 from understudy.windowed.keys import distinct, keys_of
 from understudy.windowed.parts import under
-from understudy.windowed.spans import TIME_COLUMN, Rows, Seconds, columns
+from understudy.windowed.spans import Rows, Seconds, columns
 from understudy.windowed.timed import WINDOW_END, WINDOW_START, ByTime
 
 
@@ -55,6 +55,12 @@ class Aggregate(Windowed):
             group = window.group if window.per is not None else "auto"
             self._inner = _ByRows(self._by, list(needed), self._outputs, KeyedWindows(window.count, group, self._by))
         elif isinstance(window, Seconds):
+            self.needs_cut_times = window.of is None
+            if late and window.of is None:
+                raise ValueError(
+                    f"aggregate(late={late!r}) is for times in a column, as in us.seconds(20, of='at'); the time at "
+                    "which an epoch was cut never goes back"
+                )
             late_ms = round(in_seconds(late, what="aggregate(late)") * 1000) if late else 0
             self._inner = ByTime(self._by, list(needed), self._outputs, window, late_ms)
         else:
@@ -66,13 +72,11 @@ class Aggregate(Windowed):
         """Of what comes of rows like these. Raises ValueError."""
         self._require(given)
         self._inner.check(given)
-        return self._inner.made(given.empty_table()).schema
+        return self._inner.made(self._inner.prepared(given.empty_table())).schema
 
     def _require(self, given: pa.Schema) -> None:
         """Raises ValueError where a column is missing."""
         for name in self._inner.needed:
-            if name not in given.names and name == TIME_COLUMN:
-                raise ValueError(f"say which column has the times, as in us.seconds(20, of='at'): one of {given.names}")
             if name not in given.names:
                 raise ValueError(f"aggregate needs a column {name!r}; the input has only {given.names}")
 
@@ -142,6 +146,10 @@ class _ByRows:
 
     def check(self, given: pa.Schema) -> None:
         """Every column will do."""
+
+    def prepared(self, table: pa.Table) -> pa.Table:
+        """Nothing has to be added."""
+        return table
 
     def process(self, table: pa.Table) -> pa.Table:
         self.window.insert(table)

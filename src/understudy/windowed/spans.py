@@ -10,8 +10,6 @@ from understudy.core.ring import default_group
 from understudy.durations import seconds as in_seconds
 
 AUTO: Literal["auto"] = "auto"
-TIME_COLUMN = "_time"
-"""What a window by time counts where no column is named: int64 milliseconds that were fixed when the epoch was cut."""
 
 
 WINDOWS_MAX = 10_000
@@ -35,6 +33,7 @@ class Seconds:
     length_ms: int
     slide_ms: int
     of: str | None
+    """None: the time at which an epoch was cut."""
 
 
 def rows(count: int, *, group: int | str | None = None, per: str | Sequence[str] | None = None) -> Rows:
@@ -70,9 +69,9 @@ def _checked_group(count: int, group: int | str | None, per: tuple[str, ...] | N
 def seconds(length: float | str, *, slide: float | str | None = None, of: str | None = None) -> Seconds:
     """The rows of ``length`` seconds, and a result every ``slide`` seconds (as long as the window if not given).
 
-    Time is what the column ``of`` says: a timestamp, or int64 milliseconds. Without it, it is the time at which an
-    epoch was cut, which comes as the column ``_time``. It is never the clock of whoever computes: a replay must find
-    the same.
+    Time is what the column ``of`` says: a timestamp, or int64 milliseconds. Without it, it is the time at which the
+    source cut a row's epoch, and windows close while nothing comes as well. That time is fixed then, and kept: it is
+    never the clock of whoever computes, so that a replay finds the same.
     """
     length_ms = _ms("length", length)
     slide_ms = length_ms if slide is None else _ms("slide", slide)

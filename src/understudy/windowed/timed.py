@@ -23,14 +23,18 @@ import pyarrow as pa
 
 from understudy.core.operators import OperatorClass, of_time
 from understudy.core.operators import Window as Reach
+from understudy.cut_times import time_of
 from understudy.windowed.base import Restored, Times
 from understudy.windowed.folding import Outputs, folded
 from understudy.windowed.index import spread
 from understudy.windowed.keys import Flags, distinct, keys_of, plain
 from understudy.windowed.log import Ints
 from understudy.windowed.rows import RowWindow
-from understudy.windowed.spans import TIME_COLUMN, Seconds
+from understudy.windowed.spans import Seconds
 
+CUT = "understudy.cut"
+"""Of the rows that are kept: when their epoch was cut. No column of the user's."""
+_CUT_TYPE = pa.timestamp("us", "UTC")
 WINDOW_START, WINDOW_END = "window_start", "window_end"
 GROUP = 512
 """Rows that are saved together in a window whose size nobody knows ahead."""
@@ -46,8 +50,8 @@ class ByTime:
         self, by: Sequence[str], columns: Sequence[str], outputs: Outputs, span: Seconds, late_ms: int
     ) -> None:
         """``columns``: those that the outputs need."""
-        self._of = span.of or TIME_COLUMN
-        self.needed = list(dict.fromkeys([*by, self._of, *columns]))
+        self._cut, self._of = span.of is None, span.of or CUT
+        self.needed = list(dict.fromkeys([*by, *([] if self._cut else [self._of]), *columns]))
         self.window = RowWindow(None, GROUP)
         self._by, self._outputs, self._late_ms = list(by), outputs, late_ms
         self._length_ms, self._slide_ms = span.length_ms, span.slide_ms
@@ -65,6 +69,8 @@ class ByTime:
 
     def check(self, given: pa.Schema) -> None:
         """Raises ValueError."""
+        if self._cut:
+            return
         type_ = given.field(self._of).type
         if not (pa.types.is_timestamp(type_) or pa.types.is_integer(type_)):
             raise ValueError(
@@ -73,12 +79,24 @@ class ByTime:
         if pa.types.is_timestamp(type_) and type_.unit == "s" and (self._length_ms % 1000 or self._slide_ms % 1000):
             raise ValueError(f"column {self._of!r} is in whole seconds, and so must the window and its slide be")
 
+    def prepared(self, table: pa.Table) -> pa.Table:
+        """With its times, where they are no column of its own."""
+        if not self._cut:
+            return table
+        cut_us = time_of(table.schema)
+        times = pa.nulls(len(table), _CUT_TYPE) if cut_us is None else np.full(len(table), cut_us)
+        return table.append_column(CUT, pa.array(times, _CUT_TYPE))
+
     def process(self, table: pa.Table) -> pa.Table:
         self.check(table.schema)
+        cut_us = time_of(table.schema)
+        table = self.prepared(table).replace_schema_metadata(None)
         times, valid = self._times(table)
         good = valid if self._closed is None else valid & (times // self._slide_ms > self._closed)
         self.window.insert(table if good.all() else table.filter(pa.array(good)))
         newest = int(times[valid].max()) if valid.any() else None
+        if self._cut and cut_us is not None:
+            newest = cut_us // 1000  # also where no row came
         if newest is None or (self._mark is not None and newest - self._late_ms <= self._mark):
             return self.made(table.slice(0, 0))
         if self._lacks:
@@ -148,8 +166,9 @@ class ByTime:
     # -- what was lost ------------------------------------------------------------------------------------------------
 
     def missed(self, lost: int) -> None:
-        """So many rows would have come now. How many says nothing of time; the next rows do."""
-        self._lacks = self._lacks or (lost > 0 and self._mark is not None)
+        """Epochs were lost, and so many rows with them. How many says nothing of time; the next ones do. Time that was
+        fixed when epochs were cut has gone on also without rows."""
+        self._lacks = self._lacks or (self._mark is not None and (lost > 0 or self._cut))
 
     def _give_up(self, newest: int) -> None:
         """The first rows after a loss have come. No row of theirs is older than the mark was by then, so that windows
@@ -171,7 +190,8 @@ class ByTime:
         notes = self.window.notes
         self._mark, closed_ms, self._lacks = notes.get(_MARK), notes.get(_CLOSED), notes.get(_LACKS, False)
         self._closed = None if closed_ms is None else self._last_ended(closed_ms)
-        self.missed(lost or 0)
+        if lost:
+            self.missed(lost)
         if times is None or lost is not None or self._mark is None:
             return found
         self._mark += max(0, round((times[1] - times[0]) * 1000))
