@@ -192,7 +192,8 @@ class ByTime:
         closed meanwhile are not made up of what is left."""
         found = self.window.restore(parts, lost)
         notes = self.window.notes
-        self._mark, closed_ms, self._lacks = notes.get(_MARK), notes.get(_CLOSED), notes.get(_LACKS, False)
+        self._mark, self._lacks = notes.get(_MARK), notes.get(_LACKS, False)
+        closed_ms = notes.get(_CLOSED, self._mark)
         self._closed = None if closed_ms is None else self._last_ended(closed_ms)
         if lost:
             self.missed(lost)
