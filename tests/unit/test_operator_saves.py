@@ -77,3 +77,26 @@ def test_a_state_in_one_piece_is_one_file(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         saves.files_of(9)
     assert saves.read(9) is None
+
+
+def test_a_state_that_is_being_sent_stays_however_many_come_after_it(tmp_path: Path) -> None:
+    saves = Saves(tmp_path)
+    saves.add(1, {"a": b"1", "b": b"1"})
+    with saves.lent(1):
+        files = saves.files_of(1)
+        for batch in range(2, 9):
+            saves.add(batch, {"a": b"%d" % batch, "b": None})
+            saves.trim(batch)
+        assert all(path.exists() for path in files.values())
+        assert not saves.has(3), "others do not"
+    saves.trim(8)
+    assert not saves.has(1) and saves.read(8) == {"a": b"8", "b": b"1"}
+
+
+def test_a_state_that_lacks_a_part_is_good_to_go_on_from_and_is_saved_anew(tmp_path: Path) -> None:
+    Saves(tmp_path).add(5, {"a": b"5", "b": b"5"})
+    (tmp_path / "operator" / "5.b").unlink()
+    saves = Saves(tmp_path)
+    assert saves.read(5) == {"a": b"5", "b": None} and not saves.has(5)
+    saves.add(5, {"a": None, "c": b"c"})
+    assert saves.has(5) and all(path.exists() for path in saves.files_of(5).values())
