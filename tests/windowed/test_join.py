@@ -85,6 +85,10 @@ KEYS: dict[str, tuple[Any, list[Any]]] = {
 }
 
 
+def shown(key: Any) -> str:
+    return str(key + 0.0 if isinstance(key, float) else key)  # there is one zero
+
+
 @pytest.mark.parametrize("kind", KEYS)
 @pytest.mark.parametrize("per", [None, "k"])
 def test_keys_of_other_types(kind, per):
@@ -97,7 +101,7 @@ def test_keys_of_other_types(kind, per):
             pa.table({"k": pa.array([k for k, _ in one], type_), "a": [a for _, a in one]}),
             pa.table({"k": pa.array([k for k, _ in two], type_), "b": [b for _, b in two]}),
         )
-        plain = [(str(k), a, b) for k, a, b in naive.process(one, two) if k == k]
+        plain = [(shown(k), a, b) for k, a, b in naive.process(one, two) if k == k]
         assert [(str(k), a, b) for k, a, b in found(made) if k == k] == plain or kind == "decimal"
         assert len(made) >= len(plain) > 0 or number == 0
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from understudy.core.operators import OperatorClass, of_barrier
-from understudy.windowed.base import Restored, Times, Window, Windowed
+from understudy.windowed.base import Restored, Times, Window, Windowed, aligned, check_columns, decoded, decoded_schema
 from understudy.windowed.rows import RowWindow
 
 GROUP = 512
@@ -42,7 +42,8 @@ class Barrier(Windowed):
         fields: list[Any] = []
         names: set[str] = set()
         for number, schema in enumerate(inputs, 1):
-            for field in schema:
+            check_columns(f"input {number} of the barrier", schema)
+            for field in decoded_schema(schema):
                 name = f"{field.name}_{number}" if field.name in names else field.name
                 if name in names:
                     raise ValueError(f"two columns of the barrier's result would be named {name!r}; rename one")
@@ -51,8 +52,12 @@ class Barrier(Windowed):
         return pa.schema(fields)
 
     def process(self, *tables: pa.Table) -> pa.Table:
-        schema = self.schema(*(table.schema for table in tables))
-        for waiting, table in zip(self._waiting, tables, strict=True):
+        came = [
+            aligned(decoded(table), waiting.log.schema, f"input {number} of the barrier")
+            for number, (waiting, table) in enumerate(zip(self._waiting, tables, strict=True), 1)
+        ]
+        schema = self.schema(*(table.schema for table in came))
+        for waiting, table in zip(self._waiting, came):
             waiting.insert(table)
         until = min(waiting.total for waiting in self._waiting)
         numbers = [waiting.numbers(until) for waiting in self._waiting]

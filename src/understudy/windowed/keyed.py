@@ -84,6 +84,11 @@ class KeyedWindows(Window):
         return len(self._index)
 
     @property
+    def schema(self) -> pa.Schema | None:
+        """Of the rows that came; None before the first."""
+        return self.log.schema
+
+    @property
     def key_count(self) -> int:
         return len(self._lookup)
 

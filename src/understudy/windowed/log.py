@@ -1,7 +1,8 @@
 """Rows in order of arrival, by position: appended at one end, dropped at the other, taken from anywhere.
 
-Inserting keeps a reference. Pieces are merged when the newest has become half as large as the one before it, so that
-there are few (the logarithm of the rows) and a row is copied as often at most.
+Inserting keeps a reference; columns that are dictionaries are laid out. Pieces are merged when the newest has become
+half as large as the one before it, so that there are few (the logarithm of the rows) and a row is copied as often at
+most.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from understudy.windowed.base import aligned
+from understudy.windowed.base import aligned, decoded
 
 Ints = npt.NDArray[np.int64]
 
@@ -36,7 +37,7 @@ class Log:
         return len(self._pieces)
 
     def append(self, table: pa.Table, what: str = "the window") -> None:
-        table = aligned(table, self.schema, what)
+        table = aligned(decoded(table), self.schema, what)
         self.schema = table.schema
         if not table.num_rows:
             return
