@@ -201,6 +201,7 @@ def test_code_that_throws_is_told_with_its_traceback_and_can_be_asked_again(livi
         ("rows.to_pylist()", "x long", "Odd.process returned list; return an Arrow table, or None for no rows"),
         ("rows", "x long, y long", r"returned columns \['x'\]; its schema has \['y'\] too"),
         ("rows", "x date", "Unsupported cast"),
+        ("rows.append_column('x', rows['x'])", "x long", "Odd.process returned two columns named 'x'; rename one"),
     ],
 )
 def test_answers_that_do_not_fit(living: Any, answer: str, schema: str, words: str) -> None:

@@ -35,6 +35,18 @@ def test_mistakes_are_named():
             Barrier(inputs)
     with pytest.raises(ValueError, match="'n_2'"):
         Barrier(2, schemas=[pa.schema({"n": "int64", "n_2": "int64"}), pa.schema({"n": "int64"})])
+    twice = pa.schema([("n", pa.int64()), ("n", pa.int64())])
+    with pytest.raises(ValueError, match="input 2 of the barrier has two columns named 'n'"):
+        Barrier(2, schemas=[pa.schema({"n": "int64"}), twice])
+
+
+def test_a_column_that_is_missing_when_it_runs_is_named_with_its_input():
+    barrier = Barrier(2)
+    barrier.process(table(0, 1), table(0, 0))
+    with pytest.raises(ValueError, match=r"input 2 of the barrier has rows of .*: without a column 'n'"):
+        barrier.process(table(1, 2), table(0, 1, "m"))
+    made = barrier.process(table(1, 1), table(0, 3).append_column("m", pa.array([1, 2, 3])))
+    assert pairs(made) == [(0, 0)], "nothing of that epoch was taken in, and what comes later is left out"
 
 
 def test_it_travels():

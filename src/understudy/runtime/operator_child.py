@@ -171,6 +171,9 @@ def fitted(made: Any, schema: pa.Schema, name: str) -> pa.Table:
     missing = [field for field in schema.names if field not in made.column_names]
     if missing:
         raise Unfit(f"{name}.process returned columns {made.column_names}; its schema has {missing} too")
+    twice = [field for field in schema.names if made.column_names.count(field) > 1]
+    if twice:
+        raise Unfit(f"{name}.process returned two columns named {twice[0]!r}; rename one, or leave it out")
     try:
         return made.select(schema.names).cast(schema)
     except pa.ArrowException as error:

@@ -68,8 +68,8 @@ class Aggregate(Windowed):
                 raise ValueError(f"aggregate(window=rows(per={window.per!r})) must be per key, by={self._by!r}")
             if late:
                 raise ValueError(f"aggregate(late={late!r}) is for windows by time; one by rows knows no time")
-            group = window.group if window.per is not None else "auto"
-            self._inner = _ByRows(self._by, list(needed), self._outputs, KeyedWindows(window.count, group, self._by))
+            keyed = KeyedWindows(window.count, window.group_of_key, self._by)
+            self._inner = _ByRows(self._by, list(needed), self._outputs, keyed)
         elif isinstance(window, Seconds):
             late_ms = round(in_seconds(late, what="aggregate(late)") * 1000) if late else 0
             self._inner = _ByTime(self._by, list(needed), self._outputs, window, late_ms)
