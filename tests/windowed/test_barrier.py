@@ -10,6 +10,7 @@ from pyspark import cloudpickle
 from saved_parts import HOWS, Disk
 
 from understudy.windowed.barrier import Barrier
+from understudy.windowed.base import StateDamaged
 
 
 def table(begin: int, end: int, column: str = "n") -> pa.Table:
@@ -83,6 +84,18 @@ def test_damage_of_any_one_part_pairs_nothing_wrongly(how):
             assert len(made) == at + 1000 - 500, "nothing of it was waiting"
         if not result.fresh:
             assert len(made) == at + 1000 - 500 - result.damaged
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_without_any_head_nobody_knows_the_rows_numbers(how):
+    """Found in review: all inputs were numbered from 0 again, and every pair was wrong."""
+    barrier, disk = Barrier(2), Disk()
+    barrier.process(table(0, 10), table(0, 7))
+    disk.keep(barrier.save())
+    parts = {name: disk.damaged(name, how).get(name) for name in disk.parts if "head" in name}
+    for state in ({**disk.parts, **parts}, {}):
+        with pytest.raises(StateDamaged, match=r"no head of the barrier's state can be read"):
+            Barrier(2).restore(state)
 
 
 @settings(max_examples=40)

@@ -62,6 +62,10 @@ def _counted(count: int, what: str) -> str:
     return f"{count:,} {'row' if count == 1 else 'rows'} {what}"
 
 
+class StateDamaged(ValueError):
+    """So much of a state is missing or damaged that all that came of the rest would be wrong."""
+
+
 class Windowed(ABC):
     """An operator whose state is windows.
 
