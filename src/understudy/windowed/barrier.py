@@ -21,7 +21,6 @@ from understudy.windowed.base import (
     Windowed,
     aligned,
     check_columns,
-    decoded,
     decoded_schema,
 )
 from understudy.windowed.rows import RowWindow
@@ -63,7 +62,7 @@ class Barrier(Windowed):
 
     def process(self, *tables: pa.Table) -> pa.Table:
         came = [
-            aligned(decoded(table), waiting.log.schema, f"input {number} of the barrier")
+            aligned(table, waiting.log.schema, f"input {number} of the barrier")
             for number, (waiting, table) in enumerate(zip(self._waiting, tables, strict=True), 1)
         ]
         schema = self.schema(*(table.schema for table in came))

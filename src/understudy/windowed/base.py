@@ -166,6 +166,11 @@ class Rate:
         return max(0, round((times[1] - times[0]) * self.rows_per_s)) if times else 0
 
 
+_MAY_HAVE_DICTIONARIES = {
+    pa.lib.Type_DICTIONARY, pa.lib.Type_STRUCT, pa.lib.Type_LIST, pa.lib.Type_LARGE_LIST
+}  # fmt: skip
+
+
 def decoded(table: pa.Table) -> pa.Table:
     """The table with plain columns in the place of dictionaries. Those of all epochs together would grow for ever, also
     where few rows are kept, and outgrow their indices: a dictionary is how values came, not what they are."""
@@ -175,10 +180,13 @@ def decoded(table: pa.Table) -> pa.Table:
 
 def decoded_schema(schema: pa.Schema) -> pa.Schema:
     """The same schema where it has no dictionary."""
-    types = [_decoded_type(type_) for type_ in schema.types]
-    if types == schema.types:
+    types = schema.types
+    if not any(type_.id in _MAY_HAVE_DICTIONARIES for type_ in types):
         return schema
-    return pa.schema([field.with_type(type_) for field, type_ in zip(schema, types)], metadata=schema.metadata)
+    found = [_decoded_type(type_) for type_ in types]
+    if found == types:
+        return schema
+    return pa.schema([field.with_type(type_) for field, type_ in zip(schema, found)], metadata=schema.metadata)
 
 
 def _decoded_type(type_: Any) -> Any:
@@ -203,7 +211,10 @@ def check_columns(what: str, schema: pa.Schema, needed: Sequence[str] = ()) -> N
 
 
 def aligned(table: pa.Table, schema: pa.Schema | None, what: str) -> pa.Table:
-    """The table in the schema of what is there already. Raises ValueError."""
+    """The table in the schema of what is there already; of what is the first, ``decoded``. Raises ValueError."""
+    if schema is not None and table.schema.equals(schema):
+        return table
+    table = decoded(table)
     if schema is None or table.schema.equals(schema):
         return table
     told = f"{what} has rows of {_told(schema)}, and is given {_told(table.schema)}"

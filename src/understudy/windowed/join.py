@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from understudy.core.operators import OperatorClass, of_keys, of_rows
-from understudy.windowed.base import Window, Windowed, aligned, check_columns, decoded, decoded_schema
+from understudy.windowed.base import Window, Windowed, aligned, check_columns, decoded_schema
 from understudy.windowed.indexed import IndexedWindow
 from understudy.windowed.keyed import KeyedWindows
 from understudy.windowed.keys import check as check_keys
@@ -58,6 +58,8 @@ class Join(Windowed):
         if schemas is not None:
             self.schema(*schemas)
         self._left, self._right = _window(left, self.on), _window(right, self.on)
+        self._fits: tuple[pa.Schema, pa.Schema, pa.Schema] | None = None
+        """The newest inputs' schemas, and what comes of them: they hardly ever change."""
 
     def schema(self, left: pa.Schema, right: pa.Schema) -> pa.Schema:
         """Of what comes of rows like these. Raises ValueError."""
@@ -89,10 +91,12 @@ class Join(Windowed):
 
     def process(self, *tables: pa.Table) -> pa.Table:
         left, right = (
-            aligned(with_keys(decoded(table), self.on), window.schema, f"the {side} input of the join")
+            with_keys(aligned(table, window.schema, f"the {side} input of the join"), self.on)
             for table, (side, window) in zip(tables, (("left", self._left), ("right", self._right)), strict=True)
         )
-        schema = self.schema(left.schema, right.schema)
+        if self._fits is None or not (left.schema.equals(self._fits[0]) and right.schema.equals(self._fits[1])):
+            self._fits = left.schema, right.schema, self.schema(left.schema, right.schema)
+        schema = self._fits[2]
         rest = self._rest(right.schema)
         left_keys, right_keys = keys_of(left, self.on), keys_of(right, self.on)
         asked, found = self._right.matches(left_keys)

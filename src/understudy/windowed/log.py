@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from understudy.windowed.base import aligned, decoded
+from understudy.windowed.base import aligned
 
 Ints = npt.NDArray[np.int64]
 
@@ -37,7 +37,7 @@ class Log:
         return len(self._pieces)
 
     def append(self, table: pa.Table, what: str = "the window") -> None:
-        table = aligned(decoded(table), self.schema, what)
+        table = aligned(table, self.schema, what)
         self.schema = table.schema
         if not table.num_rows:
             return
