@@ -24,10 +24,11 @@ import pyarrow as pa
 from understudy.core.operators import OperatorClass, of_keys, of_time
 from understudy.core.operators import Window as Reach
 from understudy.durations import seconds as in_seconds
-from understudy.windowed.base import Restored, Times, Window, Windowed
+from understudy.windowed.base import Restored, Times, Window, Windowed, check_columns
 from understudy.windowed.index import spread
 from understudy.windowed.keyed import KeyedWindows
 from understudy.windowed.keys import Flags, distinct, keys_of, plain
+from understudy.windowed.keys import check as check_keys
 from understudy.windowed.log import Ints
 from understudy.windowed.parts import under
 from understudy.windowed.rows import RowWindow
@@ -67,8 +68,8 @@ class Aggregate(Windowed):
                 raise ValueError(f"aggregate(window=rows(per={window.per!r})) must be per key, by={self._by!r}")
             if late:
                 raise ValueError(f"aggregate(late={late!r}) is for windows by time; one by rows knows no time")
-            group = window.group if window.per is not None else "auto"
-            self._inner = _ByRows(self._by, list(needed), self._outputs, KeyedWindows(window.count, group, self._by))
+            keyed = KeyedWindows(window.count, window.group_of_key, self._by)
+            self._inner = _ByRows(self._by, list(needed), self._outputs, keyed)
         elif isinstance(window, Seconds):
             late_ms = round(in_seconds(late, what="aggregate(late)") * 1000) if late else 0
             self._inner = _ByTime(self._by, list(needed), self._outputs, window, late_ms)
@@ -84,11 +85,15 @@ class Aggregate(Windowed):
                 raise ValueError(f"say which column has the times, as in us.seconds(20, of='at'): one of {given.names}")
             if name not in given.names:
                 raise ValueError(f"aggregate needs a column {name!r}; the input has only {given.names}")
+        check_columns("the input of the aggregate", given)
+        check_keys("aggregate(by", given, self._by)
         self._inner.check(given)
         return self._inner.made(given.empty_table()).schema
 
     def process(self, *tables: pa.Table) -> pa.Table:
         (table,) = tables
+        check_columns("the input of the aggregate", table.schema, self._inner.needed)
+        check_keys("aggregate(by", table.schema, self._by)
         return self._inner.process(table.select(self._inner.needed))
 
     def judged(self) -> OperatorClass:
