@@ -182,6 +182,11 @@ class Job(WindowMethods):
             or any(sink.needs_spark for sink in sinks)
         )  # fmt: skip
 
+    @property
+    def needs_cut_times(self) -> bool:
+        """Some stage counts the times at which epochs were cut: sources fix them, and they travel with the rows."""
+        return any(stage.needs_cut_times for stage in self.stages.values())
+
     def policy(self, stage: str) -> Policy:
         """What a roles file says, else the stage's own choice, else its unit's, else the job's. A source is always
         protected: all that is kept of it is a few bytes per epoch, and without them nothing downstream could be

@@ -92,10 +92,15 @@ class WindowMethods:
     ) -> Stream:
         """What comes of the newest rows of each key, or of those of the last seconds: ``mean=("speed", "mean")``; see
         ``understudy.windowed.aggregate``. ``engine``, ``schema``, ``roles``: as of ``join``."""
-        from understudy.windowed.aggregate import Aggregate
+        from understudy.windowed.aggregate import Aggregate, refuse_outputs
         from understudy.windowed.on_spark import KeyedAggregate
         from understudy.windowed.spans import Rows
 
+        parameters = {"late": late, "engine": engine, "schema": schema, "name": name, "ha": ha, "roles": roles}
+        try:
+            refuse_outputs({**parameters, "schemas": outputs.get("schemas")})
+        except ValueError as error:
+            raise JobError(f"{caller()}: {error}") from None
         on_spark = partial(KeyedAggregate, by=by, window=window, outputs=outputs) if isinstance(window, Rows) else None
         kind = _Kind("aggregate", partial(Aggregate, by, window, late=late, **outputs), on_spark)
         return self._windowed(kind, (stream,), engine, schema, name, ha, dict(roles or {}))

@@ -38,6 +38,8 @@ class Operator:
     """What it makes of an epoch depends on that epoch alone: it can be rebuilt from nothing."""
     judged: OperatorClass | None = None
     """What it remembers, where its code is known: an operator that comes with it."""
+    needs_cut_times: bool = False
+    """It is given the time at which each epoch was cut: a window by time that names no column."""
     needs_all_input: bool = False
     """With a row missing, all that it makes afterwards would be wrong: one that pairs its inputs, for example."""
 
@@ -73,7 +75,9 @@ def windowed(make: Callable[[], Windowed], inputs: Sequence[pa.Schema | None] | 
     """An operator with windows. ``inputs``: what it is given, where that is known; None: what comes of it fits
     ``schema``, as far as anybody knows before it runs. Raises ValueError."""
     made = make()
-    known: Any = {"judged": made.judged(), "needs_all_input": made.needs_all_input}
+    known: Any = {
+        "judged": made.judged(), "needs_all_input": made.needs_all_input, "needs_cut_times": made.needs_cut_times
+    }  # fmt: skip
     if inputs is None:
         return Operator(make, arrow_schema(schema), **known)
     if None in inputs:

@@ -6,9 +6,12 @@ Spark parses such a text in its JVM. Hosts that run operators only have none, so
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 _PLAIN: dict[str, pa.DataType] = {
     "tinyint": pa.int8(), "byte": pa.int8(),
@@ -47,11 +50,20 @@ def _unique(schema: pa.Schema, told: Any) -> pa.Schema:
     return schema
 
 
-def spark_words(schema: pa.Schema) -> str:
-    """As Spark writes it: ``struct<road:bigint,speed:double>``."""
+def spark_schema(schema: pa.Schema) -> StructType:
+    """Raises ValueError, naming the column whose type Spark does not have."""
+    from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    return from_arrow_schema(schema).simpleString()
+    for field in schema:
+        try:
+            from_arrow_schema(pa.schema([field]))
+        except (PySparkException, pa.ArrowException, ValueError, TypeError):
+            raise ValueError(
+                f"column {field.name!r} is of type {field.type}, which Spark does not have; convert it before, "
+                "for example to a long, a double or a string"
+            ) from None
+    return from_arrow_schema(schema)
 
 
 class _Reader:

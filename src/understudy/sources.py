@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import pyarrow as pa
 
+from understudy.cut_times import without_time
 from understudy.errors import JobError
 
 if TYPE_CHECKING:
@@ -237,7 +238,7 @@ class RecordedSource(Source):
     path: str
 
     def arrow_schema(self) -> pa.Schema:
-        return self._read("0.arrow").schema
+        return without_time(self._read("0.arrow")).schema
 
     def open(self, entries: list[Entry]) -> Cursor:
         return self

@@ -55,6 +55,10 @@ class Stage:
     def needs_all_input(self) -> bool:
         return self.operator is not None and self.operator.needs_all_input
 
+    @property
+    def needs_cut_times(self) -> bool:
+        return self.operator is not None and self.operator.needs_cut_times
+
     def declared_schema(self) -> pa.Schema | None:
         """Of its stream, where the job says it; None where Spark has to be asked."""
         if self.operator is not None:

@@ -11,6 +11,7 @@ from understudy.errors import JobError, SetupError
 from understudy.runtime import blame
 from understudy.runtime.blame import CODE, MACHINE, UNDERSTUDY, whose
 from understudy.runtime.parts import CheckpointDamaged
+from understudy.runtime.spark import WORKER_LATE, root_cause
 from understudy.sinks import foreach_epoch, parquet
 from understudy.sources import folder, rate
 
@@ -26,6 +27,7 @@ HOME = "/venv/lib/python3.11/site-packages/understudy"
         ("map_in_pandas", CODE),
         ("result_rows", CODE),  # no frame of the user's: Spark's worker does not like what the function returned
         ("ansi", CODE),
+        ("too_large", CODE),  # a sum, in a window per key on Spark
         ("users_flight", CODE),  # the user's function asks a Flight server of its own
         ("publishing", UNDERSTUDY),
         ("converting", UNDERSTUDY),
@@ -47,6 +49,27 @@ def test_a_query_that_ended(name: str, expected: str) -> None:
 def test_every_text_is_tried() -> None:
     tried = test_a_query_that_ended.pytestmark[0].args[1]  # type: ignore[attr-defined]
     assert {name for name, _ in tried} == {path.stem for path in FAILURES.glob("*.txt")}
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("ansi", "[DIVIDE_BY_ZERO] Division by zero."),
+        ("result_rows", "[RESULT_ROWS_MISMATCH] The number of output rows (12)"),
+        ("too_large", "Reason: aggregate(total=('v', 'sum')): the sum is more than int64 can hold; make 'v' a double"),
+        ("udf", "ZeroDivisionError: integer division"),
+        ("worker_died", "[STREAM_FAILED] Query"),
+    ],
+)
+def test_what_is_said_of_it(name: str, said: str) -> None:
+    found = root_cause((FAILURES / f"{name}.txt").read_text())
+    assert said in found and not found.startswith("Caused by")
+
+
+def test_a_worker_that_came_too_late_is_always_known_as_that() -> None:
+    """Whoever is told tries again."""
+    text = f"{FAILED}Job aborted: {WORKER_LATE}\nCaused by: org.apache.spark.SparkException: [SOME_ERROR] {WORKER_LATE}"
+    assert WORKER_LATE in root_cause(text)
 
 
 def test_without_understudys_frames_its_reader_is_anybodys() -> None:

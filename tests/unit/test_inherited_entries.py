@@ -32,7 +32,9 @@ class FakeHost(SimpleNamespace):
         super().__init__(
             name="h1",
             changed=threading.Condition(threading.RLock()),
-            job=SimpleNamespace(stages={"s": SimpleNamespace(source=source, sinks=())}, epoch_s=0.1),
+            job=SimpleNamespace(
+                stages={"s": SimpleNamespace(source=source, sinks=())}, epoch_s=0.1, needs_cut_times=False
+            ),
             options=SimpleNamespace(replay={}),
             topology=TOPOLOGY,
             heartbeat=(0.5, 5),

@@ -17,11 +17,12 @@ import pytest
 from pyspark import cloudpickle
 
 import understudy as us
-from understudy.core.failover import MACHINE
+from understudy.core.failover import CODE, MACHINE
 from understudy.errors import JobError
 from understudy.operators import Operator, checked, windowed
 from understudy.runtime.operator_engine import cause_of
-from understudy.runtime.operator_process import Died, OperatorProcess, StateDamaged, Threw
+from understudy.runtime.operator_process import Died, OperatorProcess, StateDamaged, Threw, Unfit
+from understudy.windowed.aggregate import Aggregate
 from understudy.windowed.barrier import Barrier
 
 ROWS = pa.table({"x": [1, 2, 3]})
@@ -93,6 +94,20 @@ def test_another_process_goes_on_from_what_was_saved(living: Any, cls: type) -> 
     assert second.process([ROWS]) == expected
     second.restore(saved)
     assert second.process([ROWS]) == expected, "a standby restores again and again"
+
+
+def test_what_an_operator_that_comes_with_it_is_given_is_the_jobs(tmp_path: Path) -> None:
+    """A sum that is too large, or a column that a Spark stage does not have after all, is not Understudy's failure."""
+    operator = windowed(partial(Aggregate, "k", us.rows(5), total=("v", "sum")), None, "k long, total long")
+    process = OperatorProcess("sums", operator, tmp_path)
+    try:
+        with pytest.raises(Unfit, match=r"^aggregate\(total=\('v', 'sum'\)\): the sum is more than int64") as told:
+            process.process([pa.table({"k": [1, 1], "v": [2**62, 2**62]})])
+        assert cause_of(told.value) == (str(told.value), CODE)
+        with pytest.raises(Unfit, match=r"^the input of the aggregate has no column 'v'"):
+            process.process([pa.table({"k": [1, 1]})])
+    finally:
+        process.end()
 
 
 class Sheds:

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as t
 
-from understudy.schemas import arrow_schema, spark_words
+from understudy.schemas import arrow_schema, spark_schema
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from understudy.schemas import arrow_schema, spark_words
     ],
 )
 def test_what_spark_calls_it(written: str, spark: str) -> None:
-    assert spark_words(arrow_schema(written)) == spark
+    assert spark_schema(arrow_schema(written)).simpleString() == spark
 
 
 def test_not_null_is_kept() -> None:

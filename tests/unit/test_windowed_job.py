@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -10,6 +12,8 @@ import pytest
 
 import understudy as us
 from understudy.errors import JobError
+from understudy.runtime.kinds import OperatorKind, SparkKind
+from understudy.runtime.spark import Plans
 
 
 def two() -> tuple[us.Job, us.Stream, us.Stream]:
@@ -40,7 +44,18 @@ WRONG: dict[str, tuple[Callable[[us.Job, us.Stream, us.Stream], Any], str]] = {
     "group": (lambda j, a, b: j.join(a, b, on="road", left=us.rows(9, group=10), right=us.rows(0)), "choose 1 to 9"),
     "window 0": (lambda j, a, b: j.aggregate(a, by="road", window=us.rows(0), n=("*", "count")), "nothing to add up"),
     "function": (lambda j, a, b: j.aggregate(a, by="road", window=us.rows(5), m=("speed", "mode")), "functions are"),
-    "times": (lambda j, a, b: j.aggregate(a, by="road", window=us.seconds(5), n=("*", "count")), "of='at'"),
+    "never late": (
+        lambda j, a, b: j.aggregate(a, by="road", window=us.seconds(5), late=3, n=("*", "count")), "of='at'"
+    ),
+    "taken": (lambda j, a, b: j.aggregate(a, by="road", window=us.rows(5), name=("id", "max")), "name name is taken"),
+    "late": (lambda j, a, b: j.aggregate(a, by="road", window=us.rows(5), late=("id", "max")), "name late is taken"),
+    "schemas": (lambda j, a, b: j.aggregate(a, by="road", window=us.rows(5), schemas=("id", "max")), "schemas is"),
+    "by": (
+        lambda j, a, b: j.aggregate(
+            j.aggregate(a, by="road", window=us.seconds(5, of="id"), n=("*", "count"), name="first"),
+            by="window_start", window=us.seconds(60, of="window_end"), most=("n", "max"),
+        ), "by='window_start'.*rename yours",
+    ),
     "one input": (lambda j, a, b: j.barrier(a), "must be 2 or more"),
     "role": (lambda j, a, b: j.barrier(a, b, hots="h1"), "got hots="),
     "stream": (lambda j, a, b: j.barrier(a, "c"), "unknown stream 'c'; streams so far: a, b"),
@@ -51,7 +66,7 @@ WRONG: dict[str, tuple[Callable[[us.Job, us.Stream, us.Stream], Any], str]] = {
                      r"aggregate\(by='l'\) is list<item: int64>, which cannot be a key"),
     "join of lists": (lambda j, a, b: j.join(lists(j, a), "lists", on="l", left=us.rows(9), right=us.rows(0)),
                       r"join\(on='l'\) is list<item: int64>, which cannot be a key"),
-    "by": (lambda j, a, b: j.aggregate(a, by=3, window=us.rows(5), n=("*", "count")), r"aggregate\(by=3\) must name"),
+    "no name": (lambda j, a, b: j.aggregate(a, by=3, window=us.rows(5), n=("*", "count")), r"by=3\) must name"),
     "suffix": (lambda j, a, b: j.join(a, b, on="road", left=us.rows(9), right=us.rows(0), suffix=None), "suffix=None"),
     "twice": (lambda j, a, b: j.operator(a, name="o", schema=pa.schema([("z", pa.int64())] * 2))(Passing), "'z' twice"),
 }  # fmt: skip
@@ -62,6 +77,43 @@ def test_mistakes_are_told_with_what_to_do(mistake: str) -> None:
     call, words = WRONG[mistake]
     with pytest.raises((JobError, ValueError), match=words):
         call(*two())
+
+
+def test_windows_by_time_without_a_column() -> None:
+    """The call of the README."""
+    job, a, _ = two()
+    of_a_column = job.aggregate(a, by="road", window=us.seconds(20, of="id"), n=("*", "count"), name="of_a_column")
+    assert not job.needs_cut_times
+    means = job.aggregate(a, by="road", window=us.seconds(20, slide=5), mean=("speed", "mean"))
+    assert job.needs_cut_times and job.stages[means.name].needs_cut_times
+    assert not job.stages[of_a_column.name].needs_cut_times
+    schema, time = job.stages[means.name].declared_schema(), pa.timestamp("us", "UTC")
+    assert schema == pa.schema({"road": pa.int64(), "window_start": time, "window_end": time, "mean": pa.float64()})
+
+
+def test_where_the_mistake_is() -> None:
+    job, a, _ = two()
+    with pytest.raises(JobError, match=r"^test_windowed_job.py:\d+: aggregate\(ha=\('id', 'sum'\)\)"):
+        job.aggregate(a, by="road", window=us.rows(5), ha=("id", "sum"))  # type: ignore[arg-type]
+
+
+def test_a_type_that_spark_does_not_have_is_named_whatever_the_stage(tmp_path: Path) -> None:
+    """Checkpoints name columns in Spark's words, also of jobs without Spark."""
+    job, a, _ = two()
+    job.operator(a, schema=pa.schema({"id": pa.int64(), "big": pa.uint64()}), name="operator")(Passing)
+    strange = pa.schema({"half": pa.float16()})
+    job.source("source", us.sources.folder(tmp_path, schema=strange))
+    job.aggregate("operator", by="id", window=us.rows(9), big=("big", "max"), name="aggregate")
+    host: Any = SimpleNamespace(job=job)
+    for kind, stage, column in (
+        (OperatorKind(host), "operator", "column 'big' is of type uint64"),
+        (OperatorKind(host), "aggregate", "column 'big' is of type uint64"),
+        (SparkKind(host), "source", "column 'half' is of type halffloat"),
+    ):
+        with pytest.raises(JobError, match=f"test_windowed_job.py:.*stage '{stage}': {column}, which Spark does not"):
+            kind.schema(stage)
+    with pytest.raises(JobError, match="'source': column 'half'"):
+        Plans(host, job, "").schema("source")
 
 
 def test_windows_per_key_behind_a_query_are_a_query() -> None:

@@ -121,7 +121,7 @@ def test_results_are_in_the_order_of_windows_and_then_of_keys():
     assert [start for _, start, _, _ in made] == [-300, -270, -240, -210, 30, 60, 90, 120]
 
 
-def test_time_in_other_units_and_of_no_column():
+def test_time_in_other_units():
     for unit, factor in (("s", 1), ("ms", 10**3), ("us", 10**6), ("ns", 10**9)):
         counts = Aggregate("k", seconds(10, of="at"), n=("*", "count"))
         type_ = pa.timestamp(unit, "UTC")
@@ -130,8 +130,6 @@ def test_time_in_other_units_and_of_no_column():
             {"k": 1, "window_start": datetime(1970, 1, 1, tzinfo=UTC),
              "window_end": datetime(1970, 1, 1, 0, 0, 10, tzinfo=UTC), "n": 2}
         ] and made.schema.field("window_start").type == type_  # fmt: skip
-    counts = Aggregate("k", seconds(10), n=("*", "count"))
-    assert values(counts.process(pa.table({"k": [1, 1], "_time": [0, 10000]}))) == [(1, 0, 10000, 1)]
 
 
 def test_several_keys_and_the_schema_ahead():
@@ -155,10 +153,17 @@ def test_several_keys_and_the_schema_ahead():
         (lambda: Aggregate("k", rows(5), n=("*", "sum")), "only count"),
         (lambda: Aggregate("k", rows(5), k=("v", "sum")), "a column of that name already"),
         (lambda: Aggregate("k", seconds(5), window_end=("v", "sum")), "a column of that name already"),
+        (lambda: Aggregate("window_start", seconds(5, of="ts"), n=("*", "count")), r"by='window_start'.*rename yours"),
+        (lambda: Aggregate(["k", "window_end"], seconds(5, of="ts"), n=("*", "count")), r"by='window_end'"),
+        (lambda: Aggregate("k", rows(5), late=("v", "first")), "the name late is taken"),
+        (lambda: Aggregate("road", rows(5), n=("v", "sum")).process(table()), "has no column 'v', only"),
+        (lambda: Aggregate("k", rows(5), n=("*", "count")).process(table()), "has no column 'k'"),
+        (lambda: Aggregate("road", seconds(5, of="at"), n=("*", "count")).process(table()), "has no column 'at'"),
         (lambda: Aggregate("k", rows(5, per="l"), n=("v", "sum")), "must be per key"),
         (lambda: Aggregate("k", rows(5), late=3, n=("v", "sum")), "late=3"),
-        (lambda: Aggregate("k", seconds(5), late=-3, n=("v", "sum")), "late"),
-        (lambda: Aggregate("x", rows(5), schemas=[SCHEMA], n=("speed", "sum")), "needs a column 'x'"),
+        (lambda: Aggregate("k", seconds(5, of="ts"), late=-3, n=("v", "sum")), "late"),
+        (lambda: Aggregate("k", seconds(5), late=3, n=("v", "sum")), r"late=3.*of='at'.*never goes back"),
+        (lambda: Aggregate("x", rows(5), schemas=[SCHEMA], n=("speed", "sum")), "has no column 'x'"),
         (lambda: Aggregate("road", rows(5), schemas=[SCHEMA], n=("unused", "mean")), r"aggregate\(n="),
         (lambda: Aggregate("road", seconds(5, of="unused"), schemas=[SCHEMA], n=("speed", "sum")), "a timestamp"),
     ],
@@ -185,6 +190,13 @@ def test_a_column_that_is_missing_when_it_runs_is_named(span):
     for ask in (lambda: sums.process(twice), lambda: sums.schema(twice.schema)):
         with pytest.raises(ValueError, match="the input of the aggregate has two columns named 'speed'"):
             ask()
+
+
+def test_an_aggregate_by_rows_may_be_by_the_windows_of_another():
+    windows = Aggregate("road", seconds(1, of="ts"), n=("*", "count"))
+    made = windows.process(table(("a", 0, 1), ("b", 10, 1), ("c", 2000, 1)))
+    tops = Aggregate("window_start", rows(9), most=("n", "max"), rows=("*", "count"))
+    assert values(tops.process(made)) == [(0, 1, 2)]
 
 
 def test_it_travels():

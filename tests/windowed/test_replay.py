@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import understudy as us
 from understudy.core.operators import Window
 from understudy.core.reach import Numbers, Reach, numbered
+from understudy.cut_times import with_time
 from understudy.windowed.aggregate import Aggregate
 from understudy.windowed.barrier import Barrier
 from understudy.windowed.base import Windowed
@@ -105,6 +106,25 @@ def test_an_aggregate_by_time(
         tables.append((keyed(moved, "at"),))
     window = us.seconds(span[0] / 1000, slide=span[1] / 1000, of="at")
     check_replay(lambda: Aggregate("key", window, late=late, n=("*", "count"), last=("at", "last")), tables, data)
+
+
+@PATIENT
+@given(
+    st.lists(st.tuples(st.none() | st.integers(0, 700), st.lists(st.sampled_from("ab"), max_size=3)), max_size=20),
+    st.sampled_from([(1000, 500), (300, 300), (700, 200)]),
+    st.data(),
+)
+def test_an_aggregate_by_the_times_at_which_epochs_were_cut(
+    epochs: list[tuple[int | None, list[str]]], span: tuple[int, int], data: st.DataObject
+) -> None:
+    """Time goes on while nothing comes, so that replays begin where no row was; and some epochs were lost."""
+    tables, at = [(with_time(keyed([], "n"), 0),)], 0
+    for number, (passed_ms, keys) in enumerate(epochs):
+        at += passed_ms or 0
+        rows = keyed([(key, number) for key in keys], "n") if passed_ms is not None else keyed([], "n")
+        tables.append((with_time(rows, None if passed_ms is None else at * 1000),))
+    window = us.seconds(span[0] / 1000, slide=span[1] / 1000)
+    check_replay(lambda: Aggregate("key", window, rows=("*", "count"), last=("n", "last")), tables, data)
 
 
 def test_what_can_be_rebuilt_and_what_cannot() -> None:

@@ -45,11 +45,18 @@ def test_a_window_that_is_of_each_key_anyhow_has_the_group_that_was_said():
         (lambda: seconds(5, slide=6), "longer than the window"),
         (lambda: seconds(5, slide=-1), r"seconds\(slide\)=-1"),
         (lambda: seconds(5, of=""), r"seconds\(of=''\)"),
+        (lambda: seconds(3600, slide=0.001), "every row would be in 3,600,000 windows.*a slide of at least 360ms"),
     ],
 )
 def test_mistakes_are_named(make, says):
     with pytest.raises(ValueError, match=says):
         make()
+
+
+def test_a_row_may_be_in_many_windows():
+    assert seconds(3600, slide="360ms").slide_ms == 360
+    with pytest.raises(ValueError, match="at least 360ms"):
+        seconds(3600, slide="359ms")
 
 
 def test_nothing_heavy_is_imported():

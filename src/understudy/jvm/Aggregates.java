@@ -9,7 +9,10 @@ import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.DecimalType;
 
-/** What comes of a column of rows, as {@code windowed/aggregate.py} has it: told among values that are not null. */
+/**
+ * What comes of a column of rows, as {@code windowed/folding.py} has it: told among values that are not null. A sum that its type
+ * cannot hold is an {@link ArithmeticException}; what comes up on the way may be larger, so that the order of rows does not matter.
+ */
 final class Aggregates {
   /** Instead of a column: all rows. */
   static final int ROWS = -1;
@@ -36,31 +39,49 @@ final class Aggregates {
   }
 
   private static Object sum(List<Row> rows, int column, DataType made) {
-    if (made instanceof DecimalType) {
-      BigDecimal found = null;
-      for (Row row : rows) {
-        if (!row.isNullAt(column)) found = found == null ? row.getDecimal(column) : found.add(row.getDecimal(column));
-      }
+    if (count(rows, column) == 0) return null;
+    if (made instanceof DecimalType decimal) {
+      BigDecimal found = money(rows, column);
+      int room = decimal.precision() - decimal.scale();
+      if (found.precision() - found.scale() > room) throw new ArithmeticException();
       return found;
     }
-    if (count(rows, column) == 0) return null;
-    if (made.equals(DataTypes.DoubleType)) return total(rows, column);
-    long found = 0;
-    for (Row row : rows) if (!row.isNullAt(column)) found = Math.addExact(found, ((Number) row.get(column)).longValue());
+    return made.equals(DataTypes.DoubleType) ? (Object) total(rows, column) : (Object) whole(rows, column);
+  }
+
+  private static BigDecimal money(List<Row> rows, int column) {
+    BigDecimal found = BigDecimal.ZERO;
+    for (Row row : rows) if (!row.isNullAt(column)) found = found.add(row.getDecimal(column));
     return found;
+  }
+
+  /** The upper and lower halves are added up apart, where neither sum can be beyond 64 bits. */
+  private static long whole(List<Row> rows, int column) {
+    long upper = 0, lower = 0;
+    for (Row row : rows) {
+      if (row.isNullAt(column)) continue;
+      long value = number(row.get(column)).longValue();
+      upper += value >> 32;
+      lower += value & 0xFFFFFFFFL;
+    }
+    return Math.multiplyExact(upper + (lower >> 32), 1L << 32) + (lower & 0xFFFFFFFFL);
   }
 
   private static double total(List<Row> rows, int column) {
     double found = 0;
-    for (Row row : rows) if (!row.isNullAt(column)) found += ((Number) row.get(column)).doubleValue();
+    for (Row row : rows) if (!row.isNullAt(column)) found += number(row.get(column)).doubleValue();
     return found;
+  }
+
+  private static Number number(Object value) {
+    return value instanceof Boolean flag ? (flag ? 1 : 0) : (Number) value;
   }
 
   private static Object mean(List<Row> rows, int column, DataType made) {
     long count = count(rows, column);
     if (count == 0) return null;
     if (made instanceof DecimalType decimal) {
-      return ((BigDecimal) sum(rows, column, made)).divide(BigDecimal.valueOf(count), decimal.scale(), RoundingMode.HALF_UP);
+      return money(rows, column).divide(BigDecimal.valueOf(count), decimal.scale(), RoundingMode.HALF_UP);
     }
     return total(rows, column) / count;
   }
@@ -78,6 +99,7 @@ final class Aggregates {
     return found;
   }
 
+  /** NaN is larger than any other number, for Java as for Spark. */
   @SuppressWarnings("unchecked")
   private static int compared(Object one, Object other) {
     if (one instanceof String text) { // by code points, as bytes of UTF-8 are ordered; Java's own order is another

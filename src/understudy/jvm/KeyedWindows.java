@@ -66,14 +66,16 @@ public final class KeyedWindows {
 
   /**
    * Of {@code (keys, row, number)}: for each key that has got rows its keys, and then what comes of its window: {@code
-   * functions} of the row's {@code columns}, in the types that {@code made} has.
+   * functions} of the row's {@code columns}, in the types that {@code made} has. {@code tooLarge}: what is to be said of each where
+   * its type cannot hold it.
    */
   public static Dataset<Row> aggregate(
       Dataset<Row> numbered, List<String> keys, long count, long group, List<Integer> columns, List<String> functions,
-      StructType made) {
+      List<String> tooLarge, StructType made) {
     KeyWindow window = new KeyWindow("rows", (StructType) numbered.schema().apply("row").dataType(), count, group);
     int[] of = columns.stream().mapToInt(Integer::intValue).toArray();
-    return transformed(numbered, keys, new Aggregate(window, of, functions.toArray(String[]::new), made), made);
+    String[] names = functions.toArray(String[]::new), told = tooLarge.toArray(String[]::new);
+    return transformed(numbered, keys, new Aggregate(window, of, names, told, made), made);
   }
 
   private static Dataset<Row> transformed(
@@ -103,12 +105,14 @@ public final class KeyedWindows {
     private final KeyWindow window;
     private final int[] columns;
     private final String[] functions;
+    private final String[] tooLarge;
     private final StructType made;
 
-    Aggregate(KeyWindow window, int[] columns, String[] functions, StructType made) {
+    Aggregate(KeyWindow window, int[] columns, String[] functions, String[] tooLarge, StructType made) {
       this.window = window;
       this.columns = columns;
       this.functions = functions;
+      this.tooLarge = tooLarge;
       this.made = made;
     }
 
@@ -127,7 +131,11 @@ public final class KeyedWindows {
       for (int i = 0; i < key.length(); i++) result[i] = key.get(i);
       for (int i = 0; i < columns.length; i++) {
         int at = key.length() + i;
-        result[at] = Aggregates.of(functions[i], there, columns[i], made.apply(at).dataType());
+        try {
+          result[at] = Aggregates.of(functions[i], there, columns[i], made.apply(at).dataType());
+        } catch (ArithmeticException error) {
+          throw new ArithmeticException(tooLarge[i]);
+        }
       }
       return CollectionConverters.asScala(List.of(RowFactory.create(result)).iterator());
     }

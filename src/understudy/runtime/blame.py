@@ -40,9 +40,10 @@ _OS_ERRORS = (
 )  # fmt: skip
 _JVM_GONE = ("ConnectionRefusedError", "ConnectionResetError", "BrokenPipeError")
 _SPARKS_OWN = ("pyspark.errors.", "py4j.")
-_CLASS = re.compile(r"\[([A-Z][A-Z0-9]*_[A-Z0-9_.]+)\]")
+CLASS = re.compile(r"\[([A-Z][A-Z0-9]*_[A-Z0-9_.]+)\]")
 """What Spark calls an error: ``[DIVIDE_BY_ZERO]``."""
-_WRAPPERS = ("STREAM_FAILED", "FOREACH_BATCH_USER_FUNCTION_ERROR", "PYTHON_EXCEPTION")
+WRAPPERS = ("STREAM_FAILED", "FOREACH_BATCH_USER_FUNCTION_ERROR", "PYTHON_EXCEPTION")
+"""Of them those that only say that something else failed."""
 _FROM_STATE = re.compile(r"CANNOT_LOAD_STATE_STORE|CANNOT_WRITE_STATE_STORE|STATE_STORE_|BATCH_METADATA|CHECKPOINT")
 _CHANGED_CODE = re.compile(r"SCHEMA_NOT_COMPATIBLE|SCHEMA_.*MISMATCH|NUM_PARTITIONS|INCOMPATIBLE|STREAMING_SOURCE")
 _OF_THE_DOOR = re.compile(r"PYTHON_(STREAMING_)?DATA_SOURCE")
@@ -119,7 +120,7 @@ def _traces(text: str) -> list[_Trace]:
 
 def _spark(said: str) -> str:
     """Without a word from Python: by Spark's name for it, else by Java's."""
-    classes = [c for c in _CLASS.findall(said) if c not in _WRAPPERS]
+    classes = [c for c in CLASS.findall(said) if c not in WRAPPERS]
     if classes:
         ours = any((_FROM_STATE.search(c) and not _CHANGED_CODE.search(c)) or _OF_THE_DOOR.search(c) for c in classes)
         return UNDERSTUDY if ours else CODE

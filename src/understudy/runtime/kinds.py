@@ -15,8 +15,8 @@ from understudy.runtime.armed import ArmedQuery
 from understudy.runtime.armed_operator import ArmedOperator, ArmedPrepared
 from understudy.runtime.operator_engine import Living, OperatorEngine, PreparedEngine, cause_of, started
 from understudy.runtime.operator_process import Died, Threw
+from understudy.runtime.spark import spark_types
 from understudy.runtime.spark_engine import SparkEngine
-from understudy.schemas import spark_words
 
 if TYPE_CHECKING:
     from understudy.operators import Operator
@@ -39,7 +39,7 @@ class Kind(Protocol):
         ...
 
     def schema(self, stage: str) -> str:
-        """In Spark's words, as checkpoints name it."""
+        """In Spark's words, as checkpoints name it. Raises JobError."""
         ...
 
     def arrow_schema(self, stage: str) -> pa.Schema: ...
@@ -77,7 +77,9 @@ class SparkKind:
 
     def schema(self, stage: str) -> str:
         declared = self.host.job.stages[stage].declared_schema()
-        return self.host.wait_for_plans().schema(stage).simpleString() if declared is None else spark_words(declared)
+        if declared is None:
+            return self.host.wait_for_plans().schema(stage).simpleString()
+        return spark_types(self.host.job.stages[stage], declared).simpleString()
 
     def arrow_schema(self, stage: str) -> pa.Schema:
         return self.host.wait_for_plans().arrow_schema(stage)
@@ -116,7 +118,7 @@ class OperatorKind:
         return operator.judged or of_object(stateless=operator.stateless, needs_all_input=operator.needs_all_input)
 
     def schema(self, stage: str) -> str:
-        return spark_words(self._operator(stage).schema)
+        return spark_types(self.host.job.stages[stage], self._operator(stage).schema).simpleString()
 
     def arrow_schema(self, stage: str) -> pa.Schema:
         return self._operator(stage).schema

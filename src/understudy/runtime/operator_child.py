@@ -75,7 +75,14 @@ class Child:
 
     def _on_process(self, *tables: pa.Table) -> pa.Table:
         assert self._schema is not None
-        return fitted(self._object.process(*tables), self._schema, type(self._object).__name__)
+        try:
+            made = self._object.process(*tables)
+        except (ValueError, OverflowError) as error:
+            if not isinstance(self._object, Windowed):
+                raise
+            traceback.print_exc()
+            raise Unfit(str(error)) from error  # of one that comes with it: its input is the job's
+        return fitted(made, self._schema, type(self._object).__name__)
 
     def _spans(self) -> list[Span] | None:
         """Which rows of its input the object's state is made of, where it can tell."""

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from understudy.core.numbers import Epoch
 from understudy.core.reach import Span
+from understudy.cut_times import without_time
 from understudy.errors import JobError
 from understudy.operators import Operator
 from understudy.runtime.operator_saves import State
@@ -51,7 +52,7 @@ class OperatorProcess:
         """The version that the object's state is of, as long as nobody has it process anything."""
         self.spans: list[Span] | None = None
         """Which rows of its input the object's state is made of, after the newest epoch; None where it cannot tell."""
-        self._stateless = operator.stateless
+        self._stateless, self._timed = operator.stateless, operator.needs_cut_times
         self._lock = threading.Lock()
         self._ended, self._ending = False, threading.Lock()
         self._about: tuple[bytes, bytes] | None = (pickled(name, operator), operator.schema.serialize().to_pybytes())
@@ -135,7 +136,7 @@ class OperatorProcess:
     def _send(self, request: tuple[str, Any], tables: list[pa.Table] | None = None) -> None:
         try:
             self._connection.send(request)
-            send_tables(self._connection, tables or [])
+            send_tables(self._connection, [t if self._timed else without_time(t) for t in tables or ()])
         except OSError:
             raise self._died() from None
 

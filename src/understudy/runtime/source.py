@@ -23,6 +23,7 @@ from understudy.core.failover import StageThrew
 from understudy.core.keeping import Charge, Holdings, counted, standing
 from understudy.core.numbers import NO_EPOCH, Epoch, Generation, after
 from understudy.core.plans import UnitPlan
+from understudy.cut_times import entry_time, plain_entry, timed_entry, with_time
 from understudy.runtime import blame, messages, wire
 from understudy.runtime.role import Primary, Standby, Succession
 from understudy.runtime.spark import first_line
@@ -101,7 +102,11 @@ class SourceStage(Primary):
         self._inherited = len(log.entries)
         self._leader = Leader(self._inherited, certain=log.trimmed + 1)
         self.output = Stream(self, start=Epoch(self._leader.shows(self._inherited)), first=after(log.trimmed))
-        self._cursor = host.job.stages[name].source.open(log.entries)  # type: ignore[union-attr]
+        own = [plain_entry(entry) for entry in log.entries]
+        self._cursor = host.job.stages[name].source.open(own)  # type: ignore[union-attr]
+        self._timed = host.job.needs_cut_times
+        self._cut_us = max((us for us in map(entry_time, log.entries) if us is not None), default=0)
+        """When the newest epoch was cut, as far as anybody wants to know."""
         self._replay: list[Entry] = host.options.replay.get(name, [])
         self._standbys: list[EntriesAt] | None = None
         """None until a plan has named them. Nothing is cut before: it would be seen by somebody before they have it."""
@@ -132,12 +137,12 @@ class SourceStage(Primary):
                         return
                     self._cutting = True
                 now = time.monotonic()
-                entry = self._replay[epoch] if replaying else self._cursor.take(now - opened)
+                entry = self._replay[epoch] if replaying else self._cut(now - opened)
                 opened = now
                 self.log.append([entry])
                 if not self._share():
                     return
-                rows = self._cursor.read(entry)
+                rows = self._read(entry)
                 self.output.cut_s = time.monotonic() - now
                 self.output.append(epoch, rows)
                 with host.changed:
@@ -147,6 +152,18 @@ class SourceStage(Primary):
             self.error = first_line(error)
             cause, epoch = f"source {self.name!r}: {first_line(error)}", Epoch(len(self.log.entries))
             host.report(StageThrew(self.unit, self.generation, self.name, epoch, cause, blame.of(error)))
+
+    def _cut(self, elapsed_s: float) -> Entry:
+        entry = self._cursor.take(elapsed_s)
+        if not self._timed:
+            return entry
+        # No clock agrees with another, and this may be the log of a host whose clock was ahead.
+        self._cut_us = max(self._cut_us, time.time_ns() // 1000)
+        return timed_entry(entry, self._cut_us)
+
+    def _read(self, entry: Entry) -> pa.Table:
+        rows, cut_us = self._cursor.read(plain_entry(entry)), entry_time(entry)
+        return with_time(rows, cut_us) if self._timed and cut_us is not None else rows
 
     def _wait(self, until: float) -> None:
         with self.host.changed:
@@ -197,7 +214,7 @@ class SourceStage(Primary):
         return Epoch(max(len(self.log.entries) - 1, self.output.queue.next - 1 + self._cutting))
 
     def regenerate(self, epoch: Epoch) -> pa.Table | None:
-        return self._cursor.read(self.log.entries[epoch]) if 0 <= epoch < len(self.log.entries) else None
+        return self._read(self.log.entries[epoch]) if 0 <= epoch < len(self.log.entries) else None
 
     def on_trimmed(self, epoch: Epoch) -> None:
         self.log.trimmed = epoch

@@ -17,10 +17,11 @@ import pyarrow as pa
 from understudy.core.operators import OperatorClass, judge
 from understudy.errors import JobError, SetupError
 from understudy.job import Job
-from understudy.runtime import arrow_types, class_archive, spark_operators
+from understudy.runtime import arrow_types, blame, class_archive, spark_operators
 from understudy.runtime.opened import Stores
 from understudy.runtime.spark_io import source_called
 from understudy.runtime.spark_jvm import JAR
+from understudy.schemas import spark_schema
 from understudy.sources import SparkSource
 from understudy.stages import Stage
 
@@ -154,9 +155,7 @@ class Plans:
         if stream not in self._schemas:
             declared = self._job.stages[stream].declared_schema()
             if declared is not None:
-                from pyspark.sql.pandas.types import from_arrow_schema
-
-                self._schemas[stream] = from_arrow_schema(declared)
+                self._schemas[stream] = spark_types(self._job.stages[stream], declared)
             else:
                 self._schemas[stream] = self.frame(stream).schema
         return self._schemas[stream]
@@ -261,6 +260,15 @@ class Plans:
         )
 
 
+def spark_types(stage: Stage, declared: pa.Schema) -> StructType:
+    """Of a stream whose columns the job says. Whoever reads it on Spark, and every checkpoint, has them in Spark's
+    types. Raises JobError."""
+    try:
+        return spark_schema(declared)
+    except ValueError as error:
+        raise JobError(f"{stage.where}: stage {stage.name!r}: {error}") from None
+
+
 def require_replayable(stage: Stage, found: OperatorClass | None) -> None:
     """Upstream backup rebuilds a stage by replay, so its state must let go of old input. Raises JobError."""
     if found is not None and found.refusal:
@@ -282,13 +290,16 @@ busy: many queries that start at once are enough."""
 
 
 def root_cause(text: str) -> str:
-    """What the user's code said, out of a StreamingQueryException's text: the last Python error line, else the first
-    line that names a Spark error class."""
+    """What the user's code said, out of a StreamingQueryException's text: the last Python error line, else the last one
+    that names an error of Spark's which says more than that something failed, else the first that names any."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("at ")]
     python = [
         line for line in lines if line.split(":")[0].endswith(("Error", "Exception")) and "." not in line.split(":")[0]
     ]
     if python:
         return python[-1]
+    telling = [line for line in lines if set(blame.CLASS.findall(line)) - set(blame.WRAPPERS)]
+    if telling and WORKER_LATE not in text:
+        return telling[-1].removeprefix("Caused by: ")[:400]
     classes = [line for line in lines if line.startswith("[") or "] " in line]
     return (classes or lines or ["unknown"])[-1 if not classes else 0][:400]

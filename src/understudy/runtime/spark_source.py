@@ -21,6 +21,7 @@ from understudy.core.numbers import Epoch
 from understudy.core.plans import UnitPlan
 from understudy.core.preserving import Preserving
 from understudy.core.queue import AHEAD_MAX
+from understudy.cut_times import with_time
 from understudy.runtime.shipping import Shippers
 from understudy.runtime.spark_files import Batch
 from understudy.runtime.stage import RunningStage
@@ -122,6 +123,8 @@ class SparkSourceStage(RunningStage):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._queue_folder = self.state / "queue"
+        self._cut_folder = self.state / "cut"
+        """A file with the name of the time at which the newest epoch was cut: its rows may be gone by the next."""
         self._opened = time.monotonic()
         self._preserver = Preserver(self)
         if self._inherited is not None:
@@ -173,6 +176,7 @@ class SparkSourceStage(RunningStage):
         if self.stopping or epoch <= self.start_epoch or epoch < self.output.queue.next:
             return
         self._queue_folder.mkdir(parents=True, exist_ok=True)
+        table = self._cut(table)
         write_table(self._queue_folder / f"{epoch}.arrow", table)
         record = self.host.options.record
         if record:
@@ -181,6 +185,19 @@ class SparkSourceStage(RunningStage):
             write_table(folder / f"{epoch}.arrow", table)
         if self._preserver.preserve(epoch, self._files(self.batch_of(epoch))):
             self.output.append(epoch, table)
+
+    def _cut(self, table: pa.Table) -> pa.Table:
+        """With its time, where anybody wants to know. It is kept with the rows, and never goes back."""
+        if not self.host.job.needs_cut_times:
+            return table
+        self._cut_folder.mkdir(exist_ok=True)
+        before = [path for path in self._cut_folder.iterdir() if path.name.isdigit()]
+        cut_us = max([time.time_ns() // 1000, *(int(path.name) for path in before)])
+        (self._cut_folder / str(cut_us)).touch()
+        for path in before:
+            if path.name != str(cut_us):
+                path.unlink()
+        return with_time(table, cut_us)
 
     def _files(self, batch: Batch) -> dict[str, Path]:
         """What the standby needs to go on after ``batch``, as if it were committed: it has its rows. Before the first
@@ -198,7 +215,7 @@ class SparkSourceStage(RunningStage):
         if batch > 0:
             needed[f"commits/{batch - 1}"] = before
         needed[f"commits/{batch}"] = commit
-        return needed | self._files_of("sources") | self._files_of("queue")
+        return needed | self._files_of("sources") | self._files_of("queue") | self._files_of("cut")
 
     def _files_of(self, folder: str) -> dict[str, Path]:
         files = (path for path in sorted((self.state / folder).rglob("*")) if not path.name.startswith("."))

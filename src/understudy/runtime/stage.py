@@ -33,6 +33,7 @@ from understudy.core.policies import Policy, base
 from understudy.core.policies.upstream import Row
 from understudy.core.queue import has_room
 from understudy.core.row_counts import Missed, missed
+from understudy.cut_times import newest, with_time, without_time
 from understudy.runtime import messages
 from understudy.runtime.checkpoints import CheckpointStore
 from understudy.runtime.engine import EngineFailed
@@ -291,6 +292,8 @@ class RunningStage(Primary):
         return self.host.payloads.get(self.inlets[input].key, epoch)
 
     def publish(self, epoch: Epoch, table: pa.Table) -> None:
+        if self.host.job.needs_cut_times:
+            table = with_time(table, newest(self.input_table(stream, epoch) for stream in self.inputs))
         if not self.stopping:
             self.output.append(epoch, table)
 
@@ -359,7 +362,8 @@ class RunningStage(Primary):
         if not self._told_lost:
             self._told_lost = True  # of the first that is asked for, and so of those that follow
             self.host.report(messages.Lost(self.unit, telling.lost(self.name, epoch, before(self.gap))))
-        return (self.output.schema or self.host.kind(self.name).arrow_schema(self.name)).empty_table()
+        schema = self.output.schema or self.host.kind(self.name).arrow_schema(self.name)
+        return without_time(schema.empty_table())  # that of its newest epoch is not that of this one
 
     def acks(self, stream: str) -> dict[int, Epoch]:
         """Level -> what may be acknowledged of an input: what everybody who protects this stage allows."""

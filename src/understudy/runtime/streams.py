@@ -23,6 +23,7 @@ from understudy.core.numbers import Epoch, Generation, after
 from understudy.core.pacing import Asking
 from understudy.core.queue import OutputQueue, lead_for
 from understudy.core.row_counts import RowCounts, Usual
+from understudy.cut_times import without_time
 from understudy.runtime import blame, messages
 from understudy.runtime.spark import first_line
 from understudy.runtime.wire import Refusal
@@ -276,7 +277,7 @@ class SinkWriter(threading.Thread):
                     if refusal == Refusal.LATER:
                         continue
                     return
-                writer.write(epoch, table)
+                writer.write(epoch, without_time(table))
                 host.trace(stage.name, "sunk", epoch)
                 with host.changed:
                     if not stage.stopping:  # the host may have forgotten the job by then

@@ -28,6 +28,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from understudy import cut_times
 from understudy.errors import Refused, SetupError
 
 HEADER_KEY = b"understudy"
@@ -410,5 +411,7 @@ def refused_stream(reason: Refusal) -> flight.FlightDataStream:
 
 
 def _described(table: pa.Table, reply: Reply[Any]) -> flight.FlightDataStream:
-    schema = table.schema.with_metadata({HEADER_KEY: reply.encoded()})
+    metadata = {HEADER_KEY: reply.encoded()}
+    cut = (table.schema.metadata or {}).get(cut_times.KEY)
+    schema = table.schema.with_metadata(metadata if cut is None else {**metadata, cut_times.KEY: cut})
     return flight.RecordBatchStream(table.cast(schema) if table.num_columns else pa.table({}, schema=schema))

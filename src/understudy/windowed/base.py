@@ -77,6 +77,9 @@ class Windowed(ABC):
     needs_all_input: ClassVar[bool] = False
     """Its results are wrong, not only incomplete, when rows of its input are lost."""
 
+    needs_cut_times: bool = False
+    """It counts the time at which each epoch was cut (``understudy.cut_times``), and is given it with the rows."""
+
     def missed(self, rows: Sequence[int]) -> int:
         """After a restore: of every input so many rows came after the save, and will not come again. What would have
         expired with them leaves. Returns how many rows that were."""

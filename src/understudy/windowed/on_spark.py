@@ -81,8 +81,11 @@ class KeyedAggregate:
         from pyspark.sql.pandas.types import from_arrow_schema
         from pyspark.sql.types import StructField, StructType
 
-        made = from_arrow_schema(self._like.schema(_arrow(rows)))
-        kept = list(dict.fromkeys(column for column, _ in self._outputs.values() if column != "*"))
+        from understudy.windowed.folding import ALL, too_large
+
+        like = self._like.schema(_arrow(rows))
+        made = from_arrow_schema(like)
+        kept = list(dict.fromkeys(column for column, _ in self._outputs.values() if column != ALL))
         names = [_KEY.format(number) for number in range(len(self._by))]
         keys = [_key(rows, name).alias(key) for name, key in zip(self._by, names)]
         kind = _kept(rows, kept)
@@ -92,9 +95,10 @@ class KeyedAggregate:
             told = function in ("sum", "mean", "count")
             field = made[name].dataType if told else kind[kept.index(column)].dataType
             fields.append(StructField(_COLUMN.format(len(fields)), field))
-        of = [ROWS if column == "*" else kept.index(column) for column, _ in self._outputs.values()]
+        of = [ROWS if column == ALL else kept.index(column) for column, _ in self._outputs.values()]
         functions = [function for _, function in self._outputs.values()]
-        about = (self._window.count, _group(self._window), of, functions, StructType(fields))
+        said = [too_large(name, output, like.field(name).type) for name, output in self._outputs.items()]
+        about = (self._window.count, _group(self._window), of, functions, said, StructType(fields))
         found = _through_java(numbered, "aggregate", names, *about)
         return found.select(*[
             found[field.name].cast(made[name].dataType).alias(name)

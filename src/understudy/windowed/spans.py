@@ -10,8 +10,11 @@ from understudy.core.ring import default_group
 from understudy.durations import seconds as in_seconds
 
 AUTO: Literal["auto"] = "auto"
-TIME_COLUMN = "_time"
-"""What a window by time counts where no column is named: int64 milliseconds that were fixed when the epoch was cut."""
+
+
+WINDOWS_MAX = 10_000
+"""That a row may be in at once. It is added up in each of them: so many windows turn 1,000 rows a second into ten
+million, which is about what a processor adds up."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,7 @@ class Seconds:
     length_ms: int
     slide_ms: int
     of: str | None
+    """None: the time at which an epoch was cut."""
 
 
 def rows(count: int, *, group: int | str | None = None, per: str | Sequence[str] | None = None) -> Rows:
@@ -75,14 +79,19 @@ def _checked_group(count: int, group: int | str | None, per: tuple[str, ...] | N
 def seconds(length: float | str, *, slide: float | str | None = None, of: str | None = None) -> Seconds:
     """The rows of ``length`` seconds, and a result every ``slide`` seconds (as long as the window if not given).
 
-    Time is what the column ``of`` says: a timestamp, or int64 milliseconds. Without it, it is the time at which an
-    epoch was cut, which comes as the column ``_time``. It is never the clock of whoever computes: a replay must find
-    the same.
+    Time is what the column ``of`` says: a timestamp, or int64 milliseconds. Without it, it is the time at which the
+    source cut a row's epoch, and windows close while nothing comes as well. That time is fixed then, and kept: it is
+    never the clock of whoever computes, so that a replay finds the same.
     """
     length_ms = _ms("length", length)
     slide_ms = length_ms if slide is None else _ms("slide", slide)
     if slide_ms > length_ms:
         raise ValueError(f"seconds(slide={slide!r}) is longer than the window ({length!r}): some rows would be in none")
+    if -(-length_ms // slide_ms) > WINDOWS_MAX:
+        raise ValueError(
+            f"seconds({length!r}, slide={slide!r}): every row would be in {-(-length_ms // slide_ms):,} windows, and "
+            f"be added up in each; choose a slide of at least {-(-length_ms // WINDOWS_MAX)}ms"
+        )
     if of is not None and (not isinstance(of, str) or not of):
         raise ValueError(f"seconds(of={of!r}) must be the name of a column with times")
     return Seconds(length_ms, slide_ms, of)

@@ -14,11 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from understudy.core.operators import judge
 from understudy.runtime import spark_operators
 from understudy.runtime.arrow_types import collect
+from understudy.runtime.spark import root_cause
 from understudy.runtime.spark_engine import LOST
 from understudy.windowed.aggregate import Aggregate
 from understudy.windowed.join import Join
@@ -49,6 +51,7 @@ def epoch(draw: np.random.Generator, number: int, keys: int) -> pa.Table:
             "small": pa.array(some([1, -2, 3, None]), pa.int16()),
             "price": pa.array(some([Decimal("1.10"), Decimal("-2.25"), None]), pa.decimal128(10, 2)),
             "at": pa.array(some(TIMES), pa.timestamp("us", tz="UTC")),
+            "level": pa.array(some([0.5, float("nan"), -2.0, None]), pa.float64()),
             "odd `name`": pa.array(some([True, False, None]), pa.bool_()),
         }
     )
@@ -97,6 +100,7 @@ OUTPUTS = {
     "n": ("*", "count"), "texts": ("text", "count"), "mean": ("speed", "mean"), "sum": ("speed", "sum"),
     "whole": ("small", "sum"), "money": ("price", "sum"), "least": ("text", "min"), "most": ("text", "max"),
     "latest": ("at", "max"), "first": ("at", "first"), "last": ("small", "last"), "flag": ("odd `name`", "first"),
+    "flags": ("odd `name`", "sum"), "share": ("odd `name`", "mean"), "high": ("level", "max"), "low": ("level", "min"),
 }  # fmt: skip
 
 
@@ -120,6 +124,30 @@ def test_an_aggregate_is_that_of_the_operator(
     judged = judge(spark_operators.read(frame))
     assert (judged.state, judged.determinism) == ("unbounded", "deterministic")
     assert "newest rows of every key" in judged.state_cause
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (pa.array([2**62, 2**62, -(2**62)] * 2), r"aggregate\(total=\('v', 'sum'\)\): the sum is more than int64"),
+        (pa.array([Decimal("9" * 35)] * 102, pa.decimal128(38, 2)), r"the sum is more than decimal128\(38, 2\)"),
+    ],
+)
+def test_a_sum_that_its_type_cannot_hold_is_an_error_that_names_it(
+    spark: SparkSession, tmp_path: Path, values: pa.Array, said: str
+) -> None:
+    window, outputs = rows(500, per="k"), {"total": ("v", "sum"), "mean": ("v", "mean")}
+    table = pa.table({"k": pa.array([1] * len(values), pa.int64()), "v": values})
+    good = table.slice(0, 3)  # two of them are too much on the way
+    like = Aggregate("k", window, **outputs)
+    epochs = [good, *[good.slice(0, 0)] * 3, *[table] * 4]
+    with pytest.raises(StreamingQueryException, match=said) as failed:
+        run(spark, tmp_path, [epochs], KeyedAggregate(like, "k", window, outputs))
+    assert "the sum is more than" in root_cause(str(failed.value)), "it is what the job says"
+    other = Aggregate("k", window, **outputs)
+    assert other.process(good).num_rows == 1
+    with pytest.raises(OverflowError, match=said):
+        other.process(table)
 
 
 @pytest.mark.parametrize(
