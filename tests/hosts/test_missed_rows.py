@@ -26,6 +26,11 @@ last = job.aggregate(
     newest=("id", "max"), name="last", roles={{"host": "h1", "standbys": ["h4"]}},
 )
 
+timed = job.aggregate(
+    trades, by="road", window=us.seconds(1, slide=0.2), n=("*", "count"), name="timed",
+    roles={{"host": "h1", "standbys": ["h4"]}},
+)
+
 
 @job.operator(trades, schema="epochs long, rows long, missed_epochs long, missed_rows long", host="h1", standbys=["h4"])
 class Told:
@@ -41,7 +46,7 @@ class Told:
         self.missed_rows += rows["trades"]
 
 
-for stream in (last, Told):
+for stream in (last, timed, Told):
     job.sink(stream, us.sinks.parquet(f"out/{{stream.name}}"))
 """
 
@@ -62,7 +67,8 @@ def killed(folder: Path, *, source_too: bool) -> Path:
     job.write_text(JOB.format(window=WINDOW))
     with Drill(job, out, hosts=4) as drill:
         drill.epochs(30)
-        wait_for(lambda: min(unsaved(drill, stage) for stage in ("last", "Told")) > 5, 20, "epochs that are not saved")
+        stages = ("last", "timed", "Told")
+        wait_for(lambda: min(unsaved(drill, stage) for stage in stages) > 5, 20, "epochs that are not saved")
         drill.signal("Told", *(["trades"] if source_too else []))
         drill.epochs(25)
     return out
@@ -79,6 +85,8 @@ def test_what_was_missed_is_told_to_the_row_and_leaves_the_window(tmp_path: Path
     assert max(row["n"] for row in windows) == WINDOW, "it was full"
     assert all(row["newest"] - row["oldest"] < WINDOW for row in windows), "and never had what had expired"
     assert any(row["n"] < WINDOW and row["oldest"] > 0 for row in windows), "what was lost was missing from it"
+    starts = [row["window_start"] for row in made(out, "timed")]
+    assert len(starts) > 15 and len(starts) == len(set(starts)), "what closed meanwhile is not made of what is left"
 
 
 def test_where_the_producer_was_lost_as_well_it_is_what_was_usual(tmp_path: Path) -> None:

@@ -406,7 +406,7 @@ def of_rows(*counts: int) -> OperatorClass:
 
 
 def of_time(window: Window) -> OperatorClass:
-    """Of windows of event time, whose newest is the newest row's."""
+    """Of windows by time, whose newest is the newest row's, or that at which the newest epoch was cut."""
     late = f" and {duration(window.delay_s)} for late rows" if window.delay_s else ""
     cause = f"window of {duration(window.length_s)}{late} lets go of input after {duration(window.reach_s)}"
     return _own("windowed", cause, window=window, kind="time")

@@ -29,7 +29,7 @@ from understudy.windowed.timed import WINDOW_END, WINDOW_START, ByTime
 
 class Aggregate(Windowed):
     """Results have the columns ``by``, for a window by time ``window_start`` and ``window_end`` in the type of the time
-    column, and then the outputs: ``mean_speed=("speed", "mean")``."""
+    column, timestamps where there is none, and then the outputs: ``mean_speed=("speed", "mean")``."""
 
     def __init__(
         self,

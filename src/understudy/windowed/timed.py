@@ -5,6 +5,9 @@ is added up once for each. Time is the newest event time so far, less ``late``: 
 end, a row whose windows are all closed is dropped, and one that comes in between counts in those that are open. No
 clock is asked: copies and replays agree. Results are ordered by window, then by when a key first came.
 
+Without a column, all rows of an epoch have the time at which it was cut (``understudy.cut_times``). It goes on while no
+rows come, and never back. An epoch that was lost comes out empty and without a time, and leaves the clock alone.
+
 Windows have numbers: number 0 starts at time 0. So nothing has to be looked at before time has passed the end of one.
 
 After a loss (``missed``) nobody knows what time it was when the last of the lost rows came. Of the windows that had
@@ -64,7 +67,8 @@ class ByTime:
 
     def judged(self) -> OperatorClass:
         """The row that set the mark is among those that are kept: it is in a window that is open. So a replay has the
-        same mark when it is as far, and drops, closes and counts the same from then on."""
+        same mark when it is as far, and drops, closes and counts the same from then on. Where epochs have the time,
+        every one that is replayed sets it; of a mark from before the oldest row came no window is left to close."""
         return of_time(Reach(self._length_ms / 1000, self._late_ms / 1000))
 
     def check(self, given: pa.Schema) -> None:
