@@ -18,6 +18,8 @@ POLICIES = {
     "upstream": "us.UpstreamBackup()",
     "upstream-2": "us.UpstreamBackup(k=2)",
 }
+WINDOWED = 0.3
+"""How many of the operators are those with windows."""
 
 OPERATORS = '''"""Seed {seed}."""
 import time
@@ -52,7 +54,7 @@ class Fast:
     """Remembers nothing."""
 
     def process(self, *inputs):
-        rows = pa.concat_tables(inputs)
+        rows = pa.concat_tables([table.select(["id", "road", "speed"]) for table in inputs])
         return rows.filter(pc.greater(rows["speed"], 10))
 
 
@@ -155,8 +157,12 @@ def write_operators(path: Path, seed: int, chance: random.Random) -> list[str]:
         replayed = label.startswith("upstream")
         kind = "Fast" if replayed or chance.random() < 0.2 else "Totals"
         ha = POLICIES[label].format(every="100ms" if label.startswith(("sweeping", "hybrid")) else "150ms")
-        about = f'schema=SCHEMA, name="s{number}", ha={ha}, stateless={kind == "Fast"}'
-        text += f"s{number} = job.operator({', '.join(dict.fromkeys(inputs))}, {about})({kind})\n"
+        if chance.random() < WINDOWED and not (replayed and len(inputs) == 1):
+            made = _windowed(chance, inputs)
+            text += f's{number} = job.{made}, name="s{number}", ha={ha})\n'
+        else:
+            about = f'schema=SCHEMA, name="s{number}", ha={ha}, stateless={kind == "Fast"}'
+            text += f"s{number} = job.operator({', '.join(dict.fromkeys(inputs))}, {about})({kind})\n"
         read.update(inputs)
         streams.append(f"s{number}")
         labels.append(label)
@@ -164,6 +170,19 @@ def write_operators(path: Path, seed: int, chance: random.Random) -> list[str]:
         text += f'job.sink({name}, us.sinks.parquet("out/{name}"))\n'
     path.write_text(text)
     return labels
+
+
+def _windowed(chance: random.Random, inputs: list[str]) -> str:
+    """A call of one of the operators that come with it, but for its end. Windows per key cannot be rebuilt by
+    replay."""
+    if len(inputs) == 1:
+        return f'aggregate({inputs[0]}, by="road", window=us.rows(50, per="road"), id=("id", "max"), ' + (
+            'speed=("speed", "mean")'
+        )
+    streams = ", ".join(inputs)
+    if chance.random() < 0.5:
+        return f"barrier({streams}"
+    return f'join({streams}, on="road", left=us.rows({chance.choice([20, 40])}, group=5), right=us.rows(0)'
 
 
 def write_queries(path: Path, seed: int, chance: random.Random) -> list[str]:

@@ -81,8 +81,8 @@ class Network:
             await asyncio.gather(
                 self._pass(link, reader, onward, to_door=True), self._pass(link, there, writer, to_door=False)
             )
-        except (OSError, ValueError):
-            pass  # nobody listens there
+        except (OSError, ValueError, asyncio.CancelledError):
+            pass  # nobody listens there, or the network itself is at its end
         finally:
             for each in link.writers:
                 each.transport.abort()

@@ -117,10 +117,10 @@ class Stage:
                 found.append(event)
         return found[::-1]
 
-    def newest(self) -> int:
-        """The newest epoch that every sink has."""
+    def newest(self) -> dict[str, int]:
+        """The newest epoch of every sink. Parts of a job that have nothing in common need not be equally far."""
         sinks = [sink for stage in self.topology.stages.values() for sink in stage.sinks]
-        return min((newest_in(self.out / "run" / sink) for sink in sinks), default=-1)
+        return {sink: newest_in(self.out / "run" / sink) for sink in sinks}
 
     def primary_of(self, unit: str) -> str | None:
         found: str | None = self.journal()["plan"]["units"][unit]["primary"]
@@ -164,13 +164,15 @@ class Stage:
             return found is not None
 
         def over() -> bool:
-            found = self._queues() if self.newest() >= goal else None
+            there = self.newest()
+            found = self._queues() if all(there[sink] >= goal for sink, goal in goals.items()) else None
             return found is not None and all(trimmed >= marks[name] for name, (_, trimmed) in found.items())
 
         wait_for(self.is_placed, self.kind.whole_s, "everything to be whole again", every_s=0.05)
         wait_for(placed, self.kind.whole_s, "everything to run", every_s=0.1)
-        goal = max(self.newest() + 1, *(marks[n] for n, shape in self.topology.stages.items() if shape.sinks))
-        wait_for(over, self.kind.whole_s, f"epoch {goal} everywhere", every_s=0.1)
+        stages, there = self.topology.stages, self.newest()
+        goals = {sink: max(there[sink] + 1, marks[name]) for name in stages for sink in stages[name].sinks}
+        wait_for(over, self.kind.whole_s, f"these epochs: {goals}", every_s=0.1)
 
     def last_words(self) -> str:
         lines = (self.out / "coordinator.log").read_text().strip().splitlines()

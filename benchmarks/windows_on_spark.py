@@ -105,6 +105,8 @@ def lines(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for each in found:
         for name, x in (("us.none", 0.0), ("us.Checkpoint", float(each["every"].removesuffix("s")))):
             values = {"rows_per_s": each["rows_per_s"][name], "out_rows_per_s": each["out_rows_per_s"][name]}
+            if x:
+                values["overhead"] = each["overhead"]
             result.append({"figure": "10", "how": "spark", "series": name, "x": x, "values": values})
     return result
 

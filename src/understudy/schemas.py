@@ -33,14 +33,21 @@ _TOKEN = re.compile(r"\s*(`[^`]+`|\w+|[<>(),:])")
 def arrow_schema(written: Any) -> pa.Schema:
     """Raises ValueError, saying what was expected where."""
     if isinstance(written, pa.Schema):
-        return written
+        return _unique(written, written.names)
     if isinstance(written, str):
         return _Reader(written).schema()
     if hasattr(written, "simpleString"):  # a StructType, without importing Spark for those who do not use it
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        return to_arrow_schema(written, timezone="UTC")
+        return _unique(to_arrow_schema(written, timezone="UTC"), written.simpleString())
     raise ValueError(f'{written!r} is no schema; write for example "road long, speed double"')
+
+
+def _unique(schema: pa.Schema, told: Any) -> pa.Schema:
+    twice = next((name for name in schema.names if schema.names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"schema {told!r} has column {twice!r} twice")
+    return schema
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
@@ -66,12 +73,7 @@ class _Reader:
         self._text, self._at = text, 0
 
     def schema(self) -> pa.Schema:
-        fields = self._fields(end="")
-        names = [field.name for field in fields]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise ValueError(f"schema {self._text!r} has column {twice!r} twice")
-        return pa.schema(fields)
+        return _unique(pa.schema(self._fields(end="")), self._text)
 
     def _fields(self, end: str) -> list[pa.Field]:
         fields = []

@@ -21,7 +21,9 @@ from understudy.core.policies.base import (
     Pasted,
     Placed,
     StageRole,
+    Tick,
 )
+from understudy.core.policies.passive import RETRY_S
 from understudy.core.topology import StageShape, Topology, UnitShape
 
 PASSIVE, ACTIVE, UPSTREAM = PassiveStandby(), ActiveStandby(), UpstreamBackup()
@@ -147,6 +149,14 @@ def test_whoever_is_no_standby_any_more_is_not_heard() -> None:
         assert one.handle(late, 1.0) == []
     assert one.unusable("x", "c#7", "full", 1.0) == []
     assert one.unusable("x", "b#5", "full", 1.0)[:1] == [Report(StandbyUnusable("u", 3, "b", 5, "full"))]
+
+
+def test_the_own_disk_may_have_room_again() -> None:
+    """Nobody names another one in its place, as of a standby's."""
+    one = keeper(PASSIVE)
+    one.agree(Charge(PASSIVE, OWN), TOPOLOGY, HOSTS, 0.0)
+    assert one.unusable("x", "a#-1", "full", 1.0) == []
+    assert Capture("x", "a#-1", 3, False) in one.handle(Tick(), 1.0 + RETRY_S)
 
 
 def test_a_running_standby_is_answered_what_may_be_trimmed() -> None:

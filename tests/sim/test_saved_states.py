@@ -10,7 +10,7 @@ from understudy.core import beginning
 from understudy.core.policies import checkpoint
 from understudy.core.row_counts import Missed
 from understudy.sim import fuzz
-from understudy.sim.faults import Fault, Saboteur
+from understudy.sim.faults import STOP, Fault, Saboteur
 from understudy.sim.model import SimJob
 from understudy.sim.nodes import Conditions, World
 
@@ -47,6 +47,32 @@ def test_a_state_that_was_safe_must_not_get_lost(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Disk, "paste", lambda disk, stage, version: disk.newest(stage) or paste(disk, stage, version))
     going_on = [seed for seed in SEEDS if seed % 7 and seed % 13 not in (1, 3)]  # a whole job would end on it
     assert any("has lost a state that was safe there" in text for text in complaints(going_on))
+
+
+# -- a clean stop ------------------------------------------------------------------------------------------------------
+
+
+def stopped_and_resumed(seed: int) -> list[str]:
+    """A stage whose consumer also reads another source, which has come less far when the job is stopped."""
+    stages = fuzz.shape({"s": (), "t": (), "a": ("s",), "j": ("a", "t")})
+    policy = checkpoint.Checkpoint(every=fuzz.EVERY_S)
+    job = fuzz.job_of(stages, {"a": policy, "j": policy}, span={"a": 0, "j": 0})
+    world = World(job, hosts=5, seed=seed, conditions=Conditions(epochs=60, process_s=0.12, asks_late=True))
+
+    def pause() -> None:
+        host = world.hosts[str(world.coordinator.failover.plan.units["t"].primary)]
+        host.pause()
+        world.engine.after(0.15, host.resume)
+
+    at = 1.0 + 0.01 * seed
+    world.engine.at(at - 0.12, pause)
+    story = fuzz.Story(seed, "checkpoint", "join", 5)
+    fuzz.finish_and_judge(world, Saboteur(world, [Fault(STOP, at, 0.3, 0)]), story)
+    return story.wrong
+
+
+def test_what_a_consumer_lacks_at_a_clean_stop_is_there_when_the_job_is_resumed() -> None:
+    assert [text for seed in range(12) for text in stopped_and_resumed(seed)] == []
 
 
 # -- stale rows -------------------------------------------------------------------------------------------------------

@@ -160,6 +160,21 @@ def test_goals_are_resolved_by_what_was_measured() -> None:
     assert job.topology().units["positions"].policy == PassiveStandby()
 
 
+def test_a_goal_that_allows_losses_allows_none_that_would_spoil_a_barrier() -> None:
+    """Neither of its own rows nor of those before it; chosen, the job would be refused."""
+    goal = us.auto(recovery_time="60s", loss="some")
+    job = us.Job("paired", ha=goal)
+    a, b = (job.source(name, us.sources.rate(rows_per_second=10)) for name in "ab")
+    moving = job.stage(a, name="moving")(lambda a: a)  # type: ignore[arg-type]
+    both = job.barrier(moving, b, name="both", schema="id long, road long, speed double")
+    last = job.stage(both, name="last")(lambda both: both)  # type: ignore[arg-type]
+    job.sink(last, us.sinks.console())
+    chosen = choices(job, job.topology(), {"moving": STATELESS, "both": of_barrier(), "last": STATELESS}, None)
+    assert chosen["last"].policy == us.none
+    job.resolve({unit: choice.policy for unit, choice in chosen.items()})
+    job.topology()
+
+
 def test_a_stage_further_up_has_more_to_make_again() -> None:
     goal = us.auto(recovery_time="1s")
     found = looked_at(chain(goal, first=goal), MEASURED)

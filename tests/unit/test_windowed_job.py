@@ -34,6 +34,10 @@ def test_what_comes_of_them_is_known_before_anything_runs() -> None:
     assert [job.stages[s.name].needs_all_input for s in (pairs, tops, both)] == [False, False, True]
 
 
+def lists(job: us.Job, rows: us.Stream) -> us.Stream:
+    return job.operator(rows, name="lists", schema="l array<long>")(Passing)
+
+
 WRONG: dict[str, tuple[Callable[[us.Job, us.Stream, us.Stream], Any], str]] = {
     "column": (lambda j, a, b: j.join(a, b, on="x", left=us.rows(9), right=us.rows(0)), "no such column"),
     "nothing": (lambda j, a, b: j.join(a, b, on="road", left=us.rows(0), right=us.rows(0)), "keeps no row of either"),
@@ -58,6 +62,13 @@ WRONG: dict[str, tuple[Callable[[us.Job, us.Stream, us.Stream], Any], str]] = {
     "engine": (lambda j, a, b: j.join(a, b, on="road", left=us.rows(9), right=us.rows(0), engine="spark"), "one order"),
     "engines": (lambda j, a, b: j.aggregate(a, by="road", window=us.rows(5), m=("id", "max"), engine="x"), "engine="),
     "schema": (lambda j, a, b: j.barrier(a, b, schema="x long"), "leave it out"),
+    "key of lists": (lambda j, a, b: j.aggregate(lists(j, a), by="l", window=us.rows(5), n=("*", "count")),
+                     r"aggregate\(by='l'\) is list<item: int64>, which cannot be a key"),
+    "join of lists": (lambda j, a, b: j.join(lists(j, a), "lists", on="l", left=us.rows(9), right=us.rows(0)),
+                      r"join\(on='l'\) is list<item: int64>, which cannot be a key"),
+    "no name": (lambda j, a, b: j.aggregate(a, by=3, window=us.rows(5), n=("*", "count")), r"by=3\) must name"),
+    "suffix": (lambda j, a, b: j.join(a, b, on="road", left=us.rows(9), right=us.rows(0), suffix=None), "suffix=None"),
+    "twice": (lambda j, a, b: j.operator(a, name="o", schema=pa.schema([("z", pa.int64())] * 2))(Passing), "'z' twice"),
 }  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pyspark import cloudpickle
 from saved_parts import HOWS, Disk
 
+from understudy.windowed import on_spark
 from understudy.windowed.aggregate import Aggregate
 from understudy.windowed.spans import rows, seconds
 
@@ -155,14 +156,14 @@ def test_several_keys_and_the_schema_ahead():
         (lambda: Aggregate("window_start", seconds(5, of="ts"), n=("*", "count")), r"by='window_start'.*rename yours"),
         (lambda: Aggregate(["k", "window_end"], seconds(5, of="ts"), n=("*", "count")), r"by='window_end'"),
         (lambda: Aggregate("k", rows(5), late=("v", "first")), "the name late is taken"),
-        (lambda: Aggregate("road", rows(5), n=("v", "sum")).process(table()), "needs a column 'v'; the input has only"),
-        (lambda: Aggregate("k", rows(5), n=("*", "count")).process(table()), "needs a column 'k'"),
-        (lambda: Aggregate("road", seconds(5, of="at"), n=("*", "count")).process(table()), "needs a column 'at'"),
+        (lambda: Aggregate("road", rows(5), n=("v", "sum")).process(table()), "has no column 'v', only"),
+        (lambda: Aggregate("k", rows(5), n=("*", "count")).process(table()), "has no column 'k'"),
+        (lambda: Aggregate("road", seconds(5, of="at"), n=("*", "count")).process(table()), "has no column 'at'"),
         (lambda: Aggregate("k", rows(5, per="l"), n=("v", "sum")), "must be per key"),
         (lambda: Aggregate("k", rows(5), late=3, n=("v", "sum")), "late=3"),
         (lambda: Aggregate("k", seconds(5, of="ts"), late=-3, n=("v", "sum")), "late"),
         (lambda: Aggregate("k", seconds(5), late=3, n=("v", "sum")), r"late=3.*of='at'.*never goes back"),
-        (lambda: Aggregate("x", rows(5), schemas=[SCHEMA], n=("speed", "sum")), "needs a column 'x'"),
+        (lambda: Aggregate("x", rows(5), schemas=[SCHEMA], n=("speed", "sum")), "has no column 'x'"),
         (lambda: Aggregate("road", rows(5), schemas=[SCHEMA], n=("unused", "mean")), r"aggregate\(n="),
         (lambda: Aggregate("road", seconds(5, of="unused"), schemas=[SCHEMA], n=("speed", "sum")), "a timestamp"),
     ],
@@ -170,6 +171,25 @@ def test_several_keys_and_the_schema_ahead():
 def test_mistakes_are_named(make, says):
     with pytest.raises(ValueError, match=says):
         make()
+
+
+def test_each_key_has_the_group_that_was_said_on_both_engines():
+    """Found in review: without ``per`` the one ignored it, and the other took what suits a whole stream."""
+    for span, group in ((rows(100), "auto"), (rows(100, group=16), 16), (rows(100, group=16, per="road"), 16)):
+        assert Aggregate("road", span, **OUTPUTS)._inner.window._group == group
+        assert on_spark._group(span) == (0 if group == "auto" else group)
+
+
+@pytest.mark.parametrize("span", [rows(5), seconds(5, of="ts")])
+def test_a_column_that_is_missing_when_it_runs_is_named(span):
+    sums = Aggregate("road", span, n=("speed", "sum"))
+    sums.process(SCHEMA.empty_table())
+    with pytest.raises(ValueError, match=r"the input of the aggregate has no column 'speed', only \['road', 'ts'\]"):
+        sums.process(SCHEMA.empty_table().select(["road", "ts"]))
+    twice = pa.table([[1]] * 4, names=["road", "ts", "speed", "speed"])
+    for ask in (lambda: sums.process(twice), lambda: sums.schema(twice.schema)):
+        with pytest.raises(ValueError, match="the input of the aggregate has two columns named 'speed'"):
+            ask()
 
 
 def test_an_aggregate_by_rows_may_be_by_the_windows_of_another():

@@ -10,6 +10,7 @@ from pyspark import cloudpickle
 from saved_parts import HOWS, Disk
 
 from understudy.windowed.barrier import Barrier
+from understudy.windowed.base import StateDamaged
 
 
 def table(begin: int, end: int, column: str = "n") -> pa.Table:
@@ -35,6 +36,18 @@ def test_mistakes_are_named():
             Barrier(inputs)
     with pytest.raises(ValueError, match="'n_2'"):
         Barrier(2, schemas=[pa.schema({"n": "int64", "n_2": "int64"}), pa.schema({"n": "int64"})])
+    twice = pa.schema([("n", pa.int64()), ("n", pa.int64())])
+    with pytest.raises(ValueError, match="input 2 of the barrier has two columns named 'n'"):
+        Barrier(2, schemas=[pa.schema({"n": "int64"}), twice])
+
+
+def test_a_column_that_is_missing_when_it_runs_is_named_with_its_input():
+    barrier = Barrier(2)
+    barrier.process(table(0, 1), table(0, 0))
+    with pytest.raises(ValueError, match=r"input 2 of the barrier has rows of .*: without a column 'n'"):
+        barrier.process(table(1, 2), table(0, 1, "m"))
+    made = barrier.process(table(1, 1), table(0, 3).append_column("m", pa.array([1, 2, 3])))
+    assert pairs(made) == [(0, 0)], "nothing of that epoch was taken in, and what comes later is left out"
 
 
 def test_it_travels():
@@ -71,6 +84,18 @@ def test_damage_of_any_one_part_pairs_nothing_wrongly(how):
             assert len(made) == at + 1000 - 500, "nothing of it was waiting"
         if not result.fresh:
             assert len(made) == at + 1000 - 500 - result.damaged
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_without_any_head_nobody_knows_the_rows_numbers(how):
+    """Found in review: all inputs were numbered from 0 again, and every pair was wrong."""
+    barrier, disk = Barrier(2), Disk()
+    barrier.process(table(0, 10), table(0, 7))
+    disk.keep(barrier.save())
+    parts = {name: disk.damaged(name, how).get(name) for name in disk.parts if "head" in name}
+    for state in ({**disk.parts, **parts}, {}):
+        with pytest.raises(StateDamaged, match=r"no head of the barrier's state can be read"):
+            Barrier(2).restore(state)
 
 
 @settings(max_examples=40)

@@ -184,6 +184,122 @@ def test_damage_of_any_one_part(how):
         assert not again.restore(after.parts).parts and held(again) == held(other)
 
 
+def kept(windows: KeyedWindows, disk: Disk) -> tuple[KeyedWindows, Disk]:
+    """What somebody else makes of a save."""
+    other, disk = copy_of(windows), deepcopy(disk)
+    assert not other.restore(disk.parts).parts
+    return other, disk
+
+
+@pytest.mark.parametrize("group", ["auto", 2, 10])
+def test_what_left_because_rows_were_lost_does_not_come_back_with_the_next_save(group):
+    windows, disk = KeyedWindows(10, group, ["k"]), Disk()
+    windows.insert(table(*[(1, n) for n in range(10)]))
+    disk.keep(windows.save())
+    windows, disk = kept(windows, disk)
+    windows.missed(5)
+    disk.keep(windows.save())
+    assert held(kept(windows, disk)[0]) == held(windows) == {1: [5, 6, 7, 8, 9]}, "no new row of the key"
+    windows.insert(table(*[(1, n) for n in range(15, 17)]))
+    disk.keep(windows.save())
+    other, _ = kept(windows, disk)
+    for each in (windows, other):
+        each.insert(table(*[(1, n) for n in range(17, 20)]))
+        assert held(each) == {1: [15, 16, 17, 18, 19]}, "lost rows count, also after another restore"
+
+
+def test_what_a_damaged_group_cost_does_not_come_back_with_the_next_save():
+    windows, disk = KeyedWindows(10, 5, ["k"]), Disk()
+    for begin, end in ((0, 10), (10, 14)):
+        windows.insert(table(*[(1, n) for n in range(begin, end)]))
+        disk.keep(windows.save())
+    name = next(name for name in disk.parts if name.startswith("rows-2"))
+    windows = copy_of(windows)
+    assert windows.restore(disk.damaged(name, "flipped")).damaged == 4
+    del disk.parts[name]
+    disk.keep(windows.save())
+    assert held(kept(windows, disk)[0]) == held(windows) == {1: [4, 5, 6, 7, 8, 9]}
+
+
+def test_a_key_that_lost_all_of_its_rows_is_forgotten_and_nothing_comes_of_it():
+    windows, disk = KeyedWindows(2, 1, ["k"]), Disk()
+    for n in range(4):
+        windows.insert(table((1, n), (2, n)))
+        disk.keep(windows.save())
+    windows, disk = kept(windows, disk)
+    windows.missed(99)
+    disk.keep(windows.save())
+    other, _ = kept(windows, disk)
+    assert held(windows) == held(other) == {} and (windows.key_count, other.key_count) == (2, 0)
+    for n in range(100, 104):
+        windows.insert(table((1, n)))
+        other.insert(table((1, n)))
+        assert held(windows) == held(other)
+
+
+def test_a_loss_costs_one_whole_save():
+    windows, disk = KeyedWindows(10, 2, ["k"]), Disk()
+    windows.insert(table(*[(n % 50, n) for n in range(500)]))
+    disk.keep(windows.save())
+    windows, disk = kept(windows, disk)
+    windows.missed(100)
+    sizes = []
+    for n in range(3):
+        saved = windows.save()
+        disk.keep(saved)
+        sizes.append(written(windows, saved))
+        windows.insert(table((7, 1000 + n)))
+    assert sizes == [400, 1, 2]
+
+
+CRASH = st.tuples(st.just("lose"), st.integers(0, 12)) | st.tuples(st.just("damage"), st.integers(0, 9))
+ROUNDS = st.lists(
+    st.tuples(st.lists(st.integers(0, 3), max_size=9), st.sampled_from([True, True, False]), st.none() | CRASH),
+    min_size=3, max_size=12,
+)  # fmt: skip
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(1, 9).flatmap(lambda w: st.tuples(st.just(w), st.integers(1, w) | st.just("auto"))), ROUNDS)
+def test_whoever_restores_goes_on_as_the_one_who_saved(sizes, rounds):
+    """Through any history of losses and damage. And what has left stays away."""
+    windows, disk, others = KeyedWindows(*sizes, ["k"]), Disk(), list[tuple[KeyedWindows, Disk]]()
+    seen, gone, gone_by_the_save = set[int](), set[int](), set[int]()
+
+    def check() -> None:
+        assert all(held(other) == held(windows) for other, _ in others)
+        here = {n for rows in held(windows).values() for n in rows}
+        assert not here & gone
+        gone.update(seen - here)
+
+    for keys, saving, crash in rounds:
+        new = [(key, len(seen) + number) for number, key in enumerate(keys)]
+        seen |= {n for _, n in new}
+        for each in (windows, *(other for other, _ in others)):
+            each.insert(table(*new))
+        check()
+        if saving:
+            for each, its in ((windows, disk), *others):
+                its.keep(each.save())
+            others = [*others[-1:], kept(windows, disk)]
+            gone_by_the_save = set(gone)
+            check()
+        if crash is not None and disk.parts:
+            what, about = crash
+            parts, gone = dict[str, Any](disk.parts), set(gone_by_the_save)
+            whole = [bundle for bundle in windows._bundles.values() if {bundle.rows, bundle.directory} <= set(parts)]
+            if what == "damage" and whole:  # of a bundle without either part nobody knows what it replaced
+                bundle = whole[about // 2 % len(whole)]
+                name = (bundle.rows, bundle.directory)[about % 2]
+                del disk.parts[name]
+                parts[name] = None
+            windows, others = copy_of(windows), []
+            windows.restore(parts)
+            if what == "lose":
+                windows.missed(about)
+            check()
+
+
 def test_a_body_is_divided(monkeypatch):
     monkeypatch.setattr(bundles, "PART_ROWS", 64)
     windows, disk = KeyedWindows(50, 7, ["k"]), Disk()

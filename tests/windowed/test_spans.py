@@ -16,6 +16,12 @@ def test_defaults():
     assert (seconds(20).length_ms, seconds(20).slide_ms, seconds("1m", slide="500ms").slide_ms) == (20000, 20000, 500)
 
 
+def test_a_window_that_is_of_each_key_anyhow_has_the_group_that_was_said():
+    said = [rows(64), rows(64, group=1), rows(64, group=16), rows(64, per="k"), rows(64, per="k", group=16)]
+    assert [span.group_of_key for span in said] == ["auto", 1, 16, "auto", 16]
+    assert said[0].group == said[1].group == 1, "though it is what one stream of so many rows gets"
+
+
 @pytest.mark.parametrize(
     ("make", "says"),
     [
@@ -29,6 +35,10 @@ def test_defaults():
         (lambda: rows(10, per=""), r"rows\(per=''\)"),
         (lambda: rows(10, per=[]), r"rows\(per=\[\]\)"),
         (lambda: rows(10, per=["a", "a"]), "twice"),
+        (lambda: rows(10, per=3), r"rows\(per=3\) must name a column"),
+        (lambda: rows(10, per={"a"}), r"rows\(per=\{'a'\}\) must name a column"),
+        (lambda: rows(10, per=["a", 3]), r"rows\(per=\['a', 3\]\) must name a column"),
+        (lambda: rows(0, group=7), r"rows\(0, group=7\): .* has nothing to group; leave it out"),
         (lambda: seconds(0), r"seconds\(length\)=0"),
         (lambda: seconds("long"), r"seconds\(length\)='long'"),
         (lambda: seconds(0.0001), "whole milliseconds"),

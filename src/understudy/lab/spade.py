@@ -28,7 +28,9 @@ Progress = Callable[[str, int, int], None]
 SPARK = "spark.jsonl"
 """In the folder, if somebody has measured the join per key on Spark: lines of ``results.jsonl`` with figure "10", how
 "spark", as series the policy ("us.Checkpoint" or "us.none"), as x the period in seconds (0 without one), and as values
-``rows_per_s`` and ``out_rows_per_s``."""
+``rows_per_s`` and ``out_rows_per_s``; of us.Checkpoint also ``overhead``, the share of the input that it costs."""
+_RATES = {"rows_per_s", "out_rows_per_s"}
+_SPARK_VALUES = {"us.Checkpoint": {*_RATES, "overhead"}, "us.none": _RATES}
 
 CHOICES: dict[str, str] = {
     "The model and its data": (
@@ -160,7 +162,7 @@ def on_spark(out: Path) -> list[Row]:
         about = (row.get("figure"), row.get("how")), row.get("series") in ("us.Checkpoint", "us.none"), "x" in row
         if (
             about != (("10", "spark"), True, True)
-            or not {"rows_per_s", "out_rows_per_s"} <= row.get("values", {}).keys()
+            or not _SPARK_VALUES[row["series"]] <= row.get("values", {}).keys()
         ):
             raise ValueError(f"{path} has a line that is none of a measurement on Spark: {row}")
     return rows

@@ -355,15 +355,12 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         "Fig 10 on Spark",
-        "input rate under us.Checkpoint / under us.none",
-        "0.986",
-        0.986,
-        0.95,
-        INFINITE,
-        lambda v: (
-            fmean(v.line("10", "us.Checkpoint", "rows_per_s").values())
-            / fmean(v.line("10", "us.none", "rows_per_s").values())
-        ),
+        "input that us.Checkpoint costs against us.none, at its best (%)",
+        "1.37",
+        1.37,
+        -100,
+        2,
+        lambda v: 100 * min(v.line("10", "us.Checkpoint", "overhead").values()),
     ),
 )
 

@@ -23,7 +23,7 @@ from pyspark import cloudpickle
 
 from understudy.core.reach import Span
 from understudy.runtime.operator_wire import receive_tables, send_tables
-from understudy.windowed.base import Windowed
+from understudy.windowed.base import StateDamaged, Windowed
 
 REHEARSALS = 3
 
@@ -52,6 +52,9 @@ class Child:
                 answer = getattr(self, f"_on_{what}")(*(tables or about))
             except Unfit as error:
                 self._connection.send(("unfit", str(error)))
+                continue
+            except StateDamaged as error:
+                self._connection.send(("damaged", str(error)))
                 continue
             except Exception:
                 self._connection.send(("threw", traceback.format_exc()))
@@ -118,7 +121,10 @@ class Child:
         """Returns what is to be told of it, if anything."""
         if isinstance(saved, dict):
             restored = self._object.restore(saved)
-            return restored.words if restored.damaged or restored.fresh or restored.parts else None
+            whole = not (restored.damaged or restored.fresh or restored.parts)
+            if not whole and self._object.needs_all_input:  # nor can it do without what it has had of it
+                raise StateDamaged(restored.words)
+            return None if whole else restored.words
         self._restore(saved)
         return None
 
@@ -178,6 +184,9 @@ def fitted(made: Any, schema: pa.Schema, name: str) -> pa.Table:
     missing = [field for field in schema.names if field not in made.column_names]
     if missing:
         raise Unfit(f"{name}.process returned columns {made.column_names}; its schema has {missing} too")
+    twice = [field for field in schema.names if made.column_names.count(field) > 1]
+    if twice:
+        raise Unfit(f"{name}.process returned two columns named {twice[0]!r}; rename one, or leave it out")
     try:
         return made.select(schema.names).cast(schema)
     except pa.ArrowException as error:

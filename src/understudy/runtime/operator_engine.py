@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from understudy import telling
-from understudy.core.failover import CODE
+from understudy.core.failover import CODE, MACHINE
 from understudy.core.landed import Known
 from understudy.core.numbers import Epoch, after
 from understudy.core.policies.base import Want
@@ -22,7 +22,7 @@ from understudy.core.saving import Saving
 from understudy.runtime import blame, messages, wire
 from understudy.runtime.arrow_types import collect
 from understudy.runtime.engine import EngineFailed
-from understudy.runtime.operator_process import Died, OperatorProcess, Threw, Unfit
+from understudy.runtime.operator_process import Died, OperatorProcess, StateDamaged, Threw, Unfit
 from understudy.runtime.operator_saves import Saves
 from understudy.runtime.spark import root_cause
 from understudy.runtime.spark_engine import SparkEngine
@@ -285,6 +285,8 @@ def cause_of(error: Exception) -> Ended:
     """In the words of the user's code, where it threw."""
     if isinstance(error, Unfit):
         return str(error), CODE
+    if isinstance(error, StateDamaged):  # as a checkpoint is of which no whole copy is left
+        return str(error), MACHINE
     if isinstance(error, Threw):
         return root_cause(str(error)), blame.whose(str(error))
     if isinstance(error, Died):

@@ -32,6 +32,11 @@ class Unfit(Threw):
     """It did not throw, but what it gave cannot be used. The text says why."""
 
 
+class StateDamaged(Threw):
+    """Nor did the user's code throw: of the state that it was to take up, parts are missing or damaged that it cannot
+    do without. The text says which."""
+
+
 class Died(Exception):
     """The process is gone."""
 
@@ -143,6 +148,8 @@ class OperatorProcess:
                 return receive_tables(self._connection, 1)[0]
         except (EOFError, OSError):
             raise self._died() from None
+        if kind == "damaged":
+            raise StateDamaged(f"the state of operator {self.name!r} is damaged: {answer}")
         if kind in ("threw", "unfit"):
             raise (Threw if kind == "threw" else Unfit)(answer)
         return answer

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 def restored(host: Host, stage: str, unit: str, store: CheckpointStore) -> tuple[About | None, bool]:
     """Of the version that a store holds, its files made sure of; None when it holds none. And whether something had to
-    be mended. A part of the windows of an operator that may lose rows is missed, and no more."""
+    be mended. A part of the windows of an operator that may lose rows is missed, and no more; of one that needs all of
+    its input every part counts. Raises SetupError where no version is whole enough."""
     shape = host.topology.units[unit]
     may_lose = shape.policy.recovery == "saved" and not host.topology.stages[stage].needs_all_input
     manifest, complaints = store.restore(is_part if may_lose else None)

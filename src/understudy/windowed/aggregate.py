@@ -17,9 +17,10 @@ import pyarrow as pa
 
 from understudy.core.operators import OperatorClass, of_keys
 from understudy.durations import seconds as in_seconds
-from understudy.windowed.base import Restored, Times, Window, Windowed
+from understudy.windowed.base import Restored, Times, Window, Windowed, check_columns
 from understudy.windowed.folding import ALL, FUNCTIONS, Outputs, folded, is_output
 from understudy.windowed.keyed import KeyedWindows
+from understudy.windowed.keys import check as check_keys
 from understudy.windowed.keys import distinct, keys_of
 from understudy.windowed.parts import under
 from understudy.windowed.spans import Rows, Seconds, columns
@@ -52,8 +53,8 @@ class Aggregate(Windowed):
                 raise ValueError(f"aggregate(window=rows(per={window.per!r})) must be per key, by={self._by!r}")
             if late:
                 raise ValueError(f"aggregate(late={late!r}) is for windows by time; one by rows knows no time")
-            group = window.group if window.per is not None else "auto"
-            self._inner = _ByRows(self._by, list(needed), self._outputs, KeyedWindows(window.count, group, self._by))
+            keyed = KeyedWindows(window.count, window.group_of_key, self._by)
+            self._inner = _ByRows(self._by, list(needed), self._outputs, keyed)
         elif isinstance(window, Seconds):
             self.needs_cut_times = window.of is None
             if late and window.of is None:
@@ -75,10 +76,9 @@ class Aggregate(Windowed):
         return self._inner.made(self._inner.prepared(given.empty_table())).schema
 
     def _require(self, given: pa.Schema) -> None:
-        """Raises ValueError where a column is missing."""
-        for name in self._inner.needed:
-            if name not in given.names:
-                raise ValueError(f"aggregate needs a column {name!r}; the input has only {given.names}")
+        """Raises ValueError where a column is missing, is there twice or cannot be a key."""
+        check_columns("the input of the aggregate", given, self._inner.needed)
+        check_keys("aggregate(by", given, self._by)
 
     def process(self, *tables: pa.Table) -> pa.Table:
         (table,) = tables

@@ -13,7 +13,16 @@ import numpy as np
 import pyarrow as pa
 
 from understudy.core.operators import OperatorClass, of_barrier
-from understudy.windowed.base import Restored, Times, Window, Windowed
+from understudy.windowed.base import (
+    Restored,
+    StateDamaged,
+    Times,
+    Window,
+    Windowed,
+    aligned,
+    check_columns,
+    decoded_schema,
+)
 from understudy.windowed.rows import RowWindow
 
 GROUP = 512
@@ -42,7 +51,8 @@ class Barrier(Windowed):
         fields: list[Any] = []
         names: set[str] = set()
         for number, schema in enumerate(inputs, 1):
-            for field in schema:
+            check_columns(f"input {number} of the barrier", schema)
+            for field in decoded_schema(schema):
                 name = f"{field.name}_{number}" if field.name in names else field.name
                 if name in names:
                     raise ValueError(f"two columns of the barrier's result would be named {name!r}; rename one")
@@ -51,8 +61,12 @@ class Barrier(Windowed):
         return pa.schema(fields)
 
     def process(self, *tables: pa.Table) -> pa.Table:
-        schema = self.schema(*(table.schema for table in tables))
-        for waiting, table in zip(self._waiting, tables, strict=True):
+        came = [
+            aligned(table, waiting.log.schema, f"input {number} of the barrier")
+            for number, (waiting, table) in enumerate(zip(self._waiting, tables, strict=True), 1)
+        ]
+        schema = self.schema(*(table.schema for table in came))
+        for waiting, table in zip(self._waiting, came):
             waiting.insert(table)
         until = min(waiting.total for waiting in self._waiting)
         numbers = [waiting.numbers(until) for waiting in self._waiting]
@@ -92,11 +106,18 @@ class Barrier(Windowed):
     def restore(
         self, parts: Mapping[str, bytes | None], lost: Sequence[int | None] = (), times: Times | None = None
     ) -> Restored:
-        """``times`` are no help here: what is not known to be lost must come again, or pairs would be wrong."""
+        """``times`` are no help here: what is not known to be lost must come again, or pairs would be wrong. Raises
+        StateDamaged where no head can be read: nobody knows the rows' numbers then, which pairs are told by."""
         result = super().restore(parts, lost)
         totals = next((w.notes[_TOTALS] for w in self._waiting if _TOTALS in w.notes), None)
+        if totals is None:
+            heads = ", ".join(result.parts) or "there is none"
+            raise StateDamaged(
+                f"no head of the barrier's state can be read ({heads}), and without one rows would be paired with "
+                "others than their partners; restore another state that was saved"
+            )
         for number, waiting in enumerate(self._waiting):
-            if totals is not None and _TOTALS not in waiting.notes:  # its head is gone, and all that waited with it
+            if _TOTALS not in waiting.notes:  # its head is gone, and all that waited with it
                 gone = lost[number] if number < len(lost) else None
                 waiting.drop_before(waiting.skip(totals[number] + (gone or 0)))
         return result

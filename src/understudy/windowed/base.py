@@ -62,6 +62,10 @@ def _counted(count: int, what: str) -> str:
     return f"{count:,} {'row' if count == 1 else 'rows'} {what}"
 
 
+class StateDamaged(ValueError):
+    """So much of a state is missing or damaged that all that came of the rest would be wrong."""
+
+
 class Windowed(ABC):
     """An operator whose state is windows.
 
@@ -165,14 +169,65 @@ class Rate:
         return max(0, round((times[1] - times[0]) * self.rows_per_s)) if times else 0
 
 
+_MAY_HAVE_DICTIONARIES = {
+    pa.lib.Type_DICTIONARY, pa.lib.Type_STRUCT, pa.lib.Type_LIST, pa.lib.Type_LARGE_LIST
+}  # fmt: skip
+
+
+def decoded(table: pa.Table) -> pa.Table:
+    """The table with plain columns in the place of dictionaries. Those of all epochs together would grow for ever, also
+    where few rows are kept, and outgrow their indices: a dictionary is how values came, not what they are."""
+    schema = decoded_schema(table.schema)
+    return table if schema is table.schema else table.cast(schema)
+
+
+def decoded_schema(schema: pa.Schema) -> pa.Schema:
+    """The same schema where it has no dictionary."""
+    types = schema.types
+    if not any(type_.id in _MAY_HAVE_DICTIONARIES for type_ in types):
+        return schema
+    found = [_decoded_type(type_) for type_ in types]
+    if found == types:
+        return schema
+    return pa.schema([field.with_type(type_) for field, type_ in zip(schema, found)], metadata=schema.metadata)
+
+
+def _decoded_type(type_: Any) -> Any:
+    if pa.types.is_dictionary(type_):
+        return _decoded_type(type_.value_type)
+    if pa.types.is_struct(type_):
+        return pa.struct([field.with_type(_decoded_type(field.type)) for field in type_])
+    for is_it, make in ((pa.types.is_list, pa.list_), (pa.types.is_large_list, pa.large_list)):
+        if is_it(type_):
+            return make(type_.value_field.with_type(_decoded_type(type_.value_type)))
+    return type_
+
+
+def check_columns(what: str, schema: pa.Schema, needed: Sequence[str] = ()) -> None:
+    """Raises ValueError where a name is there twice, or one is missing."""
+    twice = next((name for name in schema.names if schema.names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"{what} has two columns named {twice!r}; rename one")
+    missing = next((name for name in needed if name not in schema.names), None)
+    if missing is not None:
+        raise ValueError(f"{what} has no column {missing!r}, only {schema.names}")
+
+
 def aligned(table: pa.Table, schema: pa.Schema | None, what: str) -> pa.Table:
-    """The table in the schema of what is there already. Raises ValueError."""
+    """The table in the schema of what is there already; of what is the first, ``decoded``. Raises ValueError."""
+    if schema is not None and table.schema.equals(schema):
+        return table
+    table = decoded(table)
     if schema is None or table.schema.equals(schema):
         return table
+    told = f"{what} has rows of {_told(schema)}, and is given {_told(table.schema)}"
+    missing = [name for name in schema.names if name not in table.column_names]
+    if missing:
+        raise ValueError(f"{told}: without a column {missing[0]!r}")
     try:
         return table.select(schema.names).cast(schema)
     except (pa.ArrowException, KeyError, ValueError) as error:
-        raise ValueError(f"{what} has rows of {_told(schema)}, and is given {_told(table.schema)} ({error})") from error
+        raise ValueError(f"{told} ({error})") from error
 
 
 def _told(schema: Any) -> str:

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from understudy.windowed.keys import keys_of
+from understudy.windowed.keys import as_key, keys_of
 from understudy.windowed.log import Ints
 from understudy.windowed.parts import named, packed, unpacked
 
@@ -94,7 +94,7 @@ def read(bundle: Bundle, per: Sequence[str], parts: Mapping[str, bytes | None]) 
     rows = None if numbered is None else numbered.remove_column(numbered.num_columns - 1)
     found = unpacked(bundle.directory, parts.get(bundle.directory))
     if found is not None and found.column_names[: len(_COLUMNS)] == list(_COLUMNS):
-        keys = [column.combine_chunks() for column in found.columns[len(_COLUMNS) :]]
+        keys = [as_key(column) for column in found.columns[len(_COLUMNS) :]]
         return Runs(keys, *(_plain(found[name]) for name in _COLUMNS)), rows
     if numbered is None:
         return None, None

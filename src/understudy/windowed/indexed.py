@@ -32,6 +32,11 @@ class IndexedWindow(Window):
     def __len__(self) -> int:
         return len(self.rows)
 
+    @property
+    def schema(self) -> pa.Schema | None:
+        """Of the rows that came; None before the first."""
+        return self.rows.log.schema
+
     def insert(self, table: pa.Table) -> None:
         over, position = self.rows.insert(table)
         if over < table.num_rows:

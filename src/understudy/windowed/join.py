@@ -7,7 +7,8 @@ An epoch has no order between its two inputs, so one is laid down, and every cop
    there are more than it holds), and go into the right window.
 
 What is found by left rows comes first, in their order; then what is found by right rows, in theirs; and for one row in
-the order in which its partners arrived. A null in a key column equals nothing, as in SQL.
+the order in which its partners arrived. A null in a key column equals nothing, as in SQL; results show the left row's
+key, and of a float its one zero and its one NaN. Columns that are dictionaries come out as their values.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from typing import Any
 import pyarrow as pa
 
 from understudy.core.operators import OperatorClass, of_keys, of_rows
-from understudy.windowed.base import Window, Windowed
+from understudy.windowed.base import Window, Windowed, aligned, check_columns, decoded_schema
 from understudy.windowed.indexed import IndexedWindow
 from understudy.windowed.keyed import KeyedWindows
-from understudy.windowed.keys import keys_of, kind
+from understudy.windowed.keys import check as check_keys
+from understudy.windowed.keys import keys_of, kind, with_keys
 from understudy.windowed.log import Ints
 from understudy.windowed.spans import Rows, columns
 
@@ -43,6 +45,8 @@ class Join(Windowed):
     ) -> None:
         """``schemas``: of the inputs, where they are known; what does not fit is said at once."""
         self.on = columns("join", "on", on)
+        if not isinstance(suffix, str):
+            raise ValueError(f"join(suffix={suffix!r}) must be a text, such as {SUFFIX!r}")
         self._suffix = suffix
         for side, span in (("left", left), ("right", right)):
             if not isinstance(span, Rows):
@@ -54,13 +58,19 @@ class Join(Windowed):
         if schemas is not None:
             self.schema(*schemas)
         self._left, self._right = _window(left, self.on), _window(right, self.on)
+        self._fits: tuple[pa.Schema, pa.Schema, pa.Schema] | None = None
+        """The newest inputs' schemas, and what comes of them: they hardly ever change."""
 
     def schema(self, left: pa.Schema, right: pa.Schema) -> pa.Schema:
         """Of what comes of rows like these. Raises ValueError."""
+        left, right = decoded_schema(left), decoded_schema(right)
+        for side, schema in (("left", left), ("right", right)):
+            check_columns(f"the {side} input of the join", schema)
+            missing = next((name for name in self.on if name not in schema.names), None)
+            if missing is not None:
+                raise ValueError(f"join(on={missing!r}): the {side} input has no such column, only {schema.names}")
+            check_keys("join(on", schema, self.on)
         for name in self.on:
-            for side, schema in (("left", left), ("right", right)):
-                if name not in schema.names:
-                    raise ValueError(f"join(on={name!r}): the {side} input has no such column, only {schema.names}")
             kinds = kind(left.field(name).type), kind(right.field(name).type)
             if kinds[0] != kinds[1]:
                 raise ValueError(f"join(on={name!r}) is {kinds[0]} on the left and {kinds[1]} on the right; cast one")
@@ -80,8 +90,13 @@ class Join(Windowed):
         return name + self._suffix if name in left.names else name
 
     def process(self, *tables: pa.Table) -> pa.Table:
-        left, right = tables
-        schema = self.schema(left.schema, right.schema)
+        left, right = (
+            with_keys(aligned(table, window.schema, f"the {side} input of the join"), self.on)
+            for table, (side, window) in zip(tables, (("left", self._left), ("right", self._right)), strict=True)
+        )
+        if self._fits is None or not (left.schema.equals(self._fits[0]) and right.schema.equals(self._fits[1])):
+            self._fits = left.schema, right.schema, self.schema(left.schema, right.schema)
+        schema = self._fits[2]
         rest = self._rest(right.schema)
         left_keys, right_keys = keys_of(left, self.on), keys_of(right, self.on)
         asked, found = self._right.matches(left_keys)

@@ -13,6 +13,11 @@ With ``group="auto"`` an open group is closed when it has a quarter of the rows 
 rare key's group, many rows, was written again for each new one.
 
 Keys are kept for ever, with their newest rows: that is what a window by rows means. Null is a key like any other here.
+
+What is known of a key is saved with its rows. So after rows were lost, or a part was damaged, a save writes everything:
+rows have left then that no newer ones of their key drove out, and bundles from before would bring them back. A key that
+lost all of its rows in this way is forgotten by that save. Nothing comes of it: numbers only say which of a key's rows
+are the newest, none of the old ones is anywhere any more, and its next row is the first.
 """
 
 from __future__ import annotations
@@ -68,7 +73,7 @@ class KeyedWindows(Window):
         self._rate: npt.NDArray[np.float64] = np.zeros(0, np.float64)
         """Rows per save."""
         self._holes = False
-        """Whether rows may be missing between others of their key."""
+        """Whether rows may be missing between others of their key, or after them."""
         self._bundles: dict[int, Bundle] = {}
         self._saves = self._written = 0
         self._new = 0
@@ -77,6 +82,11 @@ class KeyedWindows(Window):
 
     def __len__(self) -> int:
         return len(self._index)
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        """Of the rows that came; None before the first."""
+        return self.log.schema
 
     @property
     def key_count(self) -> int:
@@ -157,6 +167,7 @@ class KeyedWindows(Window):
         self._clock.saved(self._new, at)
         self._new = 0
         self._saves += 1
+        self._holes = self._holes and self._has_holes()  # they leave with time
         opened = self._advance()
         keys, rows = self._index.keys, self._index.rows
         saved_in = self._bundle[rows]
@@ -256,7 +267,10 @@ class KeyedWindows(Window):
             return Restored(parts=tuple(name for name in parts if name.startswith(HEAD)), fresh=True)
         damaged, bad = self._read(listed, parts)
         held = len(self._index)
+        if bad:
+            self._write_anew()
         self._lose(self._clock.lost(stale, times))
+        self._holes = self._has_holes()  # also in what was saved after a loss
         names = [name for bundle in self._bundles.values() for name in (bundle.rows, bundle.directory)]
         self._known.are({each: parts[each] for each in [name, *names]})
         return Restored(len(self), held - len(self), damaged, bad)
@@ -282,12 +296,10 @@ class KeyedWindows(Window):
                 bad.append(bundle.rows)
                 gone.append((each[asked], numbers))
                 continue
-            slot = len(self._bundles) if runs.exact else NONE  # it is not whole: its rows are written again
-            if runs.exact:
-                self._bundles[slot] = bundle
+            slot = len(self._bundles)
+            self._bundles[slot] = bundle
             tables.append(rows)
             found.append((each[asked], numbers, slot))
-        self._holes = bool(bad)
         if found:
             self._lay(pa.concat_tables(tables), found)
         if gone:
@@ -344,11 +356,25 @@ class KeyedWindows(Window):
         # of many rare keys nobody loses a whole row: those that come nearest lose what is left
         each[np.argsort(each - share, kind="stable")[: lost - int(each.sum())]] += 1
         self._total[:count] += each
-        self._saved_total[:count] += each
+        self._saved_total[:count] += each  # they say nothing of the keys' rates
         self._holes = True
+        self._write_anew()
         keys, rows = self._index.keys, self._index.rows
         keep = self._number[rows] >= self._total[keys] - self.count
         self._index.keys, self._index.rows = keys[keep], rows[keep]
+
+    def _write_anew(self) -> None:
+        """The next save writes everything: what has left without newer rows of its key is in older bundles still."""
+        self._bundles = {}
+        self._bundle[:] = NONE
+
+    def _has_holes(self) -> bool:
+        keys, numbers = self._index.keys, self._number[self._index.rows]
+        if not len(keys):
+            return False
+        newest = np.append(keys[1:] != keys[:-1], True)
+        following = np.where(newest, self._total[keys], np.append(numbers[1:], 0))
+        return bool((following != numbers + 1).any())
 
 
 def _grown(array: Ints, count: int) -> Ints:

@@ -2,11 +2,14 @@
 
 A single column of integers or times is its own numbers. Everything else is looked up, once for every key that is
 different within an epoch, never for a row.
+
+Floats are one key where Spark's GROUP BY says so: -0.0 and 0.0 are, and all NaNs are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,7 +21,7 @@ from understudy.windowed.log import Ints
 
 NONE = -1
 """The number of a key that is not known."""
-_NAN = float("nan")
+_BITS = {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
 Flags = npt.NDArray[np.bool_]
 
 
@@ -28,17 +31,60 @@ def kind(type_: Any) -> str:
         return kind(type_.value_type)
     if pa.types.is_integer(type_) and not pa.types.is_uint64(type_):  # which holds what int64 does not
         return "integer"
-    if pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_):
+    if pa.types.is_string(type_) or pa.types.is_large_string(type_):
         return "string"
     if pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_fixed_size_binary(type_):
         return "binary"
     return str(type_)
 
 
+@lru_cache(maxsize=256)
+def usable(type_: Any) -> bool:
+    """Whether a column of this type can be a key: Arrow has no kernels for lists, structures, views and others."""
+    try:
+        column = as_key(pa.nulls(1, type_))
+        _, firsts = distinct([column])
+        values([column.take(pa.array(firsts))])
+    except (pa.ArrowException, NotImplementedError, ValueError, TypeError):
+        return False
+    return True
+
+
+def check(call: str, schema: pa.Schema, names: Sequence[str]) -> None:
+    """Of columns that are there. ``call``: the function and its parameter, such as ``join(on``. Raises ValueError."""
+    for name in names:
+        type_ = schema.field(name).type
+        if not usable(type_):
+            raise ValueError(
+                f"{call}={name!r}) is {type_}, which cannot be a key; cast it to a string, binary, a number or a time "
+                "before, or take one of its parts"
+            )
+
+
 def plain(column: Any) -> Any:
     """One array of a column's values, not of a dictionary's."""
-    found = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    return found.dictionary_decode() if pa.types.is_dictionary(found.type) else found
+    if pa.types.is_dictionary(column.type):  # chunk by chunk: their dictionaries together may be too many to number
+        column = column.cast(column.type.value_type)
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def as_key(column: Any) -> Any:
+    """One array of a column's values, with one zero and one NaN."""
+    found = plain(column)
+    if not pa.types.is_floating(found.type):
+        return found
+    numbers = found.to_numpy(zero_copy_only=False) + 0.0
+    numbers[np.isnan(numbers)] = np.nan
+    there = found.is_valid().to_numpy(zero_copy_only=False) if found.null_count else None
+    return pa.array(numbers, mask=None if there is None else ~there, from_pandas=False)
+
+
+def with_keys(table: pa.Table, names: Sequence[str]) -> pa.Table:
+    """The table with floats among its key columns as ``as_key`` has them, for results that show the keys."""
+    for at in (table.schema.get_field_index(name) for name in names):
+        if at >= 0 and pa.types.is_floating(table.schema.field(at).type):
+            table = table.set_column(at, table.schema.field(at), as_key(table.column(at)))
+    return table
 
 
 def keys_of(table: pa.Table, names: Sequence[str]) -> list[Any]:
@@ -46,7 +92,7 @@ def keys_of(table: pa.Table, names: Sequence[str]) -> list[Any]:
     missing = [name for name in names if name not in table.column_names]
     if missing:
         raise ValueError(f"there is no column {missing[0]!r} among {table.column_names}")
-    return [plain(table[name]) for name in names]
+    return [as_key(table[name]) for name in names]
 
 
 def distinct(columns: Sequence[Any]) -> tuple[Ints, Ints]:
@@ -65,14 +111,18 @@ def distinct(columns: Sequence[Any]) -> tuple[Ints, Ints]:
 
 
 def values(columns: Sequence[Any]) -> list[Any]:
-    """As Python's objects, of several columns as tuples. NaN is one key, as in SQL's GROUP BY."""
-    found = []
-    for column in columns:
-        one = column.to_pylist()
-        if pa.types.is_floating(column.type):
-            one = [_NAN if value is not None and value != value else value for value in one]
-        found.append(one)
+    """As Python's objects, of several columns as tuples. Times and floats are their bits: Python's times have no
+    nanoseconds, end with the year 9999 and say the same twice when clocks are set back; its NaNs differ from each
+    other."""
+    found = [_bits(column).to_pylist() for column in columns]
     return found[0] if len(found) == 1 else list(zip(*found))
+
+
+def _bits(column: Any) -> Any:
+    type_ = column.type
+    if not (pa.types.is_temporal(type_) or pa.types.is_floating(type_)) or type_.bit_width not in _BITS:
+        return column
+    return column.view(_BITS[type_.bit_width])
 
 
 def present(columns: Sequence[Any]) -> Flags | None:
@@ -92,9 +142,7 @@ def as_numbers(columns: Sequence[Any]) -> Ints | None:
         return None
     if pa.types.is_temporal(type_) and type_.bit_width not in (32, 64):
         return None  # an interval
-    array = columns[0]
-    if pa.types.is_temporal(type_):
-        array = array.view(pa.int64() if type_.bit_width == 64 else pa.int32())
+    array = _bits(columns[0])
     if array.null_count:
         array = array.fill_null(0)
     found: Ints = array.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)

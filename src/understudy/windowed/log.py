@@ -1,7 +1,8 @@
 """Rows in order of arrival, by position: appended at one end, dropped at the other, taken from anywhere.
 
-Inserting keeps a reference. Pieces are merged when the newest has become half as large as the one before it, so that
-there are few (the logarithm of the rows) and a row is copied as often at most.
+Inserting keeps a reference; columns that are dictionaries are laid out. Pieces are merged when the newest has become
+half as large as the one before it, so that there are few (the logarithm of the rows) and a row is copied as often at
+most.
 """
 
 from __future__ import annotations

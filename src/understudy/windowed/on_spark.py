@@ -43,10 +43,12 @@ class KeyedJoin:
         kinds = [_kept(side, rest) for side, rest in zip((left, right), rests)]
 
         def side(of: DataFrame, which: int) -> DataFrame:
-            keys = [of[_quoted(name)].alias(key) for name, key in zip(on, names)]
+            keys = [_key(of, name).alias(key) for name, key in zip(on, names)]
             sides = [F.lit(None).cast(kind) for kind in kinds]
             sides[which] = _packed(of, rests[which], kinds[which])
-            known = of.dropna(subset=[_quoted(name) for name in on])  # a null equals nothing
+            known = of
+            for name in on:  # a null equals nothing; dropna would take NaN for one
+                known = known.where(of[_quoted(name)].isNotNull())
             return known.select(*keys, sides[0].alias(_LEFT), sides[1].alias(_RIGHT), _number(of).alias(_NUMBER))
 
         tagged = side(left, 0).unionByName(side(right, 1))
@@ -85,7 +87,7 @@ class KeyedAggregate:
         made = from_arrow_schema(like)
         kept = list(dict.fromkeys(column for column, _ in self._outputs.values() if column != ALL))
         names = [_KEY.format(number) for number in range(len(self._by))]
-        keys = [rows[_quoted(name)].alias(key) for name, key in zip(self._by, names)]
+        keys = [_key(rows, name).alias(key) for name, key in zip(self._by, names)]
         kind = _kept(rows, kept)
         numbered = rows.select(*keys, _packed(rows, kept, kind).alias(_ROW), _number(rows).alias(_NUMBER))
         fields = [StructField(key, rows.schema[name].dataType) for name, key in zip(self._by, names)]
@@ -112,11 +114,23 @@ def _arrow(frame: DataFrame) -> pa.Schema:
 
 def _group(span: Rows) -> int:
     """0 where each key gets what suits its rate."""
-    return 0 if span.group == AUTO else span.group
+    return 0 if span.group_of_key == AUTO else span.group_of_key
 
 
 def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
+
+
+def _key(frame: DataFrame, name: str) -> Column:
+    """Of a float its one zero and its one NaN: state is found by the bits of its key."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import DoubleType, FloatType
+
+    column, kind = frame[_quoted(name)], frame.schema[name].dataType
+    if not isinstance(kind, (DoubleType, FloatType)):
+        return column
+    nan, zero = F.lit(float("nan")).cast(kind), F.lit(0.0).cast(kind)
+    return F.when(F.isnan(column), nan).when(column == zero, zero).otherwise(column)
 
 
 def _kept(frame: DataFrame, names: Sequence[str]) -> StructType:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from understudy.core.ring import default_group
 from understudy.durations import seconds as in_seconds
@@ -24,6 +24,14 @@ class Rows:
     count: int
     group: int | Literal["auto"]
     per: tuple[str, ...] | None
+    chosen: bool = False
+    """Whether the user has said the group, or it is what a window of this size gets."""
+
+    @property
+    def group_of_key(self) -> int | Literal["auto"]:
+        """Where it is a window of each key though nobody said so with ``per``, as an aggregate's is: what suits one
+        stream of so many rows does not suit each key."""
+        return self.group if self.per is not None or self.chosen else AUTO
 
 
 @dataclass(frozen=True)
@@ -46,7 +54,7 @@ def rows(count: int, *, group: int | str | None = None, per: str | Sequence[str]
     if count < 0:
         raise ValueError(f"rows(count={count}): a window cannot hold less than nothing; 0 keeps no row")
     names = None if per is None else columns("rows", "per", per)
-    return Rows(count, _checked_group(count, group, names), names)
+    return Rows(count, _checked_group(count, group, names), names, chosen=group is not None)
 
 
 def _checked_group(count: int, group: int | str | None, per: tuple[str, ...] | None) -> int | Literal["auto"]:
@@ -61,7 +69,9 @@ def _checked_group(count: int, group: int | str | None, per: tuple[str, ...] | N
     _check_whole("rows", "group", group)
     if group < 1:
         raise ValueError(f"rows(group={group}) must be at least 1 row")
-    if count and group > count:
+    if count == 0:
+        raise ValueError(f"rows(0, group={group}): a window that keeps no row has nothing to group; leave it out")
+    if group > count:
         raise ValueError(f"rows(group={group}) is larger than the window; choose 1 to {count}, or leave it out")
     return group
 
@@ -101,7 +111,8 @@ def _check_whole(function: str, parameter: str, value: object) -> None:
 
 def columns(function: str, parameter: str, value: str | Sequence[str]) -> tuple[str, ...]:
     """Names of columns, one or several. Raises ValueError."""
-    names = (value,) if isinstance(value, str) else tuple(value)
+    one = isinstance(value, str) or not isinstance(value, Sequence)  # a set has another order on every host
+    names: tuple[Any, ...] = (value,) if one else tuple(value)
     if not names or not all(isinstance(name, str) and name for name in names):
         raise ValueError(f"{function}({parameter}={value!r}) must name a column, or several")
     if len(set(names)) != len(names):

@@ -30,6 +30,7 @@ from understudy.windowed.spans import Rows, rows
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
 EPOCHS, RESTART_AFTER = 8, 5
+FLOATS = {"single": pa.float32(), "double": pa.float64()}
 TEXTS = ["b", "a", "é", "z\U0001f697", "z\ufb01", None]
 TIMES = [datetime.datetime(1999, 12, 31, 23, 59, 59, 999999), datetime.datetime(2026, 7, 1), None]
 
@@ -169,6 +170,28 @@ def test_a_join_is_that_of_the_operator(spark: SparkSession, tmp_path: Path, lef
         assert made[number].schema.names == wanted.schema.names
         assert made[number].schema.types == wanted.schema.types
     assert any(table.num_rows for table in made)
+
+
+def test_there_is_one_zero_and_one_nan(spark: SparkSession, tmp_path: Path) -> None:
+    """State is found by the bits of its key; and a row of the next epoch has others."""
+    draw, window = np.random.default_rng(10), rows(4)
+    numbers = [0.0, -0.0, float("nan"), -float("nan"), 1.5, None]
+    epochs = []
+    for number in range(EPOCHS):
+        drawn = [numbers[i] for i in draw.integers(0, len(numbers), number + 2)]
+        keys = {name: pa.array(drawn, type_, from_pandas=False) for name, type_ in FLOATS.items()}
+        epochs.append(pa.table({**keys, "n": range(number + 2)}))
+    by, outputs = list(FLOATS), {"n": ("n", "count"), "last": ("n", "last")}
+    operator = Aggregate(by, window, **outputs)
+    on_spark = KeyedAggregate(Aggregate(by, window, **outputs), by, window, outputs)
+    (tmp_path / "join").mkdir()
+    made, _ = run(spark, tmp_path, [epochs], on_spark)
+    span = rows(3, per=by)
+    join = Join(by, span, span)
+    pairs, _ = run(spark, tmp_path / "join", [epochs, epochs], KeyedJoin(Join(by, span, span), span, span))
+    for number, table in enumerate(epochs):
+        assert counted(made[number]) == counted(operator.process(table)), f"epoch {number}"
+        assert counted(pairs[number]) == counted(join.process(table, table)), f"epoch {number}"
 
 
 def test_a_side_with_nothing_but_the_key(spark: SparkSession, tmp_path: Path) -> None:
