@@ -173,12 +173,11 @@ def write_operators(path: Path, seed: int, chance: random.Random) -> list[str]:
 
 
 def _windowed(chance: random.Random, inputs: list[str]) -> str:
-    """A call of one of the operators that come with it, but for its end. Windows per key cannot be rebuilt by
-    replay."""
+    """A call of one of the operators that come with it, but for its end. Windows per key cannot be rebuilt by replay.
+    Speeds stay multiples of a quarter: no mean of them is, and sums of those differ in the last bit by their order."""
     if len(inputs) == 1:
-        return f'aggregate({inputs[0]}, by="road", window=us.rows(50, per="road"), id=("id", "max"), ' + (
-            'speed=("speed", "mean")'
-        )
+        outputs = 'id=("id", "max"), speed=("speed", "max")'
+        return f'aggregate({inputs[0]}, by="road", window=us.rows(50, per="road"), {outputs}'
     streams = ", ".join(inputs)
     if chance.random() < 0.5:
         return f"barrier({streams}"
