@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from placements import after, lost, on, render
+from placements import after, begun, lost, on, render
 from protections import at, play
 
 import understudy as us
@@ -254,3 +254,11 @@ def test_what_needs_every_row_waits_for_its_state_and_never_begins_anew() -> Non
         found[needs] = left.primary, left.start, render(machine.handle(HostJoined("A", {"u": 7}), 0.0))
     assert found[False][:2] == ("C", "newest")
     assert found[True] == ("A", "fresh", "#3 2:A/C3 saved | restored A | new-standby C"), "from what is on its own disk"
+
+
+def test_a_host_whose_disk_was_full_is_better_than_nobody() -> None:
+    """Found by a drill: what begins anew needs no room for a state, and the job was stopped instead."""
+    machine = begun(us.Checkpoint(), "AB")
+    machine.handle(StandbyUnusable("u", 1, "B", 1, "full"), 0.0)
+    machine.handle(lost("A"), 0.0)
+    assert (machine.plan.units["u"].primary, machine.plan.units["u"].start) == ("B", "newest")

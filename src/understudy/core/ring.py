@@ -70,6 +70,8 @@ class Group:
     count: int
     """Rows in the file: less than from first to newest where some are missing."""
     dirty: bool = False
+    part: str = ""
+    """What it was written as: whoever writes it says."""
 
     @property
     def name(self) -> str:
@@ -89,7 +91,7 @@ class Ring:
     """The number of the oldest row in the window."""
     writes: int = 0
     groups: dict[int, Group] = field(default_factory=dict)
-    """By slot."""
+    """By slot, oldest rows first: only the newest group is ever made again."""
     holes: list[tuple[int, int]] = field(default_factory=list)
     """Numbers of missing rows in the window, from and up to, ascending."""
 
@@ -141,7 +143,7 @@ class Ring:
 
     def live(self) -> list[Group]:
         """The groups that the window is made of, oldest first."""
-        return sorted(self.groups.values(), key=lambda group: group.newest)
+        return list(self.groups.values())
 
     def missing(self, begin: int, end: int) -> int:
         """How many rows from ``begin`` up to ``end`` are missing."""

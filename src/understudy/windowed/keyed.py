@@ -201,7 +201,8 @@ class KeyedWindows(Window):
             }
         )
         names = [name for bundle in self._bundles.values() for name in (bundle.rows, bundle.directory)]
-        return self._known.only_new({**{name: parts.get(name) for name in names}, named(HEAD, head): head})
+        parts[named(HEAD, head)] = head
+        return self._known.only_new({**dict.fromkeys(names), **parts}, parts)
 
     def _advance(self) -> Ints:
         """The rings of all keys. Returns from which number on each key's rows are to be written."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -73,11 +73,14 @@ class Known:
     def __init__(self) -> None:
         self._names: frozenset[str] = frozenset()
 
-    def only_new(self, parts: Mapping[str, bytes | None]) -> dict[str, bytes | None]:
-        """``parts`` without the content of those that were there before. What was None must have been."""
-        found = {name: None if name in self._names else body for name, body in parts.items()}
+    def only_new(self, parts: dict[str, bytes | None], written: Iterable[str]) -> dict[str, bytes | None]:
+        """``parts`` without the content of those that were there before, among these that have any. What has none must
+        have been there."""
+        for name in written:
+            if name in self._names:
+                parts[name] = None
         self._names = frozenset(parts)
-        return found
+        return parts
 
     def are(self, parts: Mapping[str, bytes | None], damaged: tuple[str, ...] = ()) -> None:
         self._names = frozenset(name for name, body in parts.items() if body is not None and name not in damaged)

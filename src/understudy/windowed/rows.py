@@ -40,8 +40,6 @@ class RowWindow(Window):
         self._new = 0
         """Rows since the last checkpoint."""
         self._dropped_to = 0
-        self._names: dict[tuple[int, int], str] = {}
-        """Of the groups' parts, by slot and writing."""
         self._known = Known()
         self._rate = Rate()
 
@@ -55,7 +53,7 @@ class RowWindow(Window):
 
     @property
     def group_count(self) -> int:
-        return len(self._names)
+        return 0 if self._ring is None else len(self._ring.groups)
 
     def insert(self, table: pa.Table) -> tuple[int, int]:
         """Returns how many of the table's rows have left already, and the position of the first that is there."""
@@ -128,14 +126,12 @@ class RowWindow(Window):
         dirty = ring.advance(self._new, start=self._dropped_to)
         self._new = 0
         bodies: dict[str, bytes | None] = {}
-        names = self._names
         for group in dirty:
             body = packed(self._rows_of(ring, group))
-            name = names[group.slot, group.write] = named(group.name, body)
-            bodies[name] = body
+            group.part = named(group.name, body)
+            bodies[group.part] = body
         ring.written()
         live = ring.live()
-        self._names = {(group.slot, group.write): names[group.slot, group.write] for group in live}
         head = packed_head(
             {
                 "version": VERSION,
@@ -146,14 +142,13 @@ class RowWindow(Window):
                 "writes": ring.writes,
                 "rows_per_s": self._rate.rows_per_s,
                 "holes": ring.holes,
-                "groups": [
-                    [g.slot, g.write, g.first, g.newest, g.count, name] for g, name in zip(live, self._names.values())
-                ],
+                "groups": [[g.slot, g.write, g.first, g.newest, g.count, g.part] for g in live],
                 "notes": self.notes,
             }
         )
-        parts = {name: bodies.get(name) for name in self._names.values()}
-        return self._known.only_new({**parts, named(HEAD, head): head})
+        bodies[named(HEAD, head)] = head
+        parts: dict[str, bytes | None] = dict.fromkeys([group.part for group in live])
+        return self._known.only_new({**parts, **bodies}, bodies)
 
     def _rows_of(self, ring: Ring, group: Group) -> pa.Table:
         before = group.first - ring.start - ring.missing(ring.start, group.first)
@@ -191,8 +186,7 @@ class RowWindow(Window):
         self._ring = ring
         if (ring.window, ring.group) != (self.count, self._group):
             gone += self._lay_anew(ring)
-        self._names = {(group.slot, group.write): self._names[group.slot, group.write] for group in self._ring.live()}
-        self._known.are({each: parts[each] for each in [name, *self._names.values()]})
+        self._known.are({each: parts[each] for each in [name, *(group.part for group in self._ring.live())]})
         return Restored(len(self), gone, damaged, bad)
 
     def _read(
@@ -210,7 +204,7 @@ class RowWindow(Window):
             left = max(group.first, ring.start)
             inside = group.newest + 1 - left - ring.missing(left, group.newest + 1)
             tables.append(table.slice(table.num_rows - inside))
-            self._names[group.slot, group.write] = name
+            group.part = name
         if tables:
             self.log.append(pa.concat_tables(tables))
         return damaged, tuple(bad)

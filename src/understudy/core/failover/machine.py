@@ -341,7 +341,8 @@ class Failover:
         if self.topology.waits_for_state(name):
             hosts = [h for h in (unit.primary, *unit.ready) if h]
         else:
-            heir = self._choose(name, {**self.plan.units, **changes}, wishes=(), avoid=(unit.primary,))
+            known = {**self.plan.units, **changes}
+            heir = self._choose(name, known, wishes=(), avoid=(unit.primary,), any_host=True)
             if heir is not None:
                 if recovery == "saved":
                     text = f"{name}: no saved state is left, starts anew on {heir}; rows in between are lost"
@@ -471,9 +472,13 @@ class Failover:
         *,
         wishes: tuple[str | None, ...],
         avoid: tuple[str | None, ...],
+        any_host: bool = False,
     ) -> str | None:
-        """The best of the living hosts that can hold the unit."""
+        """The best of the living hosts that can hold the unit. ``any_host``: else one that could not hold its state,
+        which is better than nobody where it begins without any."""
         free = [h for h in self.alive if h not in avoid and (name, h) not in self._unusable]
+        if not free and any_host:
+            free = [h for h in self.alive if h not in avoid]
         return best_host(name, free, wishes=wishes, topology=self.topology, units=units)
 
     def _publish(self, changes: Mapping[str, UnitPlan]) -> list[Effect]:
