@@ -158,7 +158,7 @@ def write_operators(path: Path, seed: int, chance: random.Random) -> list[str]:
         kind = "Fast" if replayed or chance.random() < 0.2 else "Totals"
         ha = POLICIES[label].format(every="100ms" if label.startswith(("sweeping", "hybrid")) else "150ms")
         if chance.random() < WINDOWED and not (replayed and len(inputs) == 1):
-            made = _windowed(chance, inputs)
+            made = _windowed(chance, inputs, replayed=replayed)
             text += f's{number} = job.{made}, name="s{number}", ha={ha})\n'
         else:
             about = f'schema=SCHEMA, name="s{number}", ha={ha}, stateless={kind == "Fast"}'
@@ -172,14 +172,15 @@ def write_operators(path: Path, seed: int, chance: random.Random) -> list[str]:
     return labels
 
 
-def _windowed(chance: random.Random, inputs: list[str]) -> str:
+def _windowed(chance: random.Random, inputs: list[str], *, replayed: bool) -> str:
     """A call of one of the operators that come with it, but for its end. Windows per key cannot be rebuilt by replay.
+    Nor is a barrier settled, in which rows of the faster stream wait for ever, and their epochs are kept for them.
     Speeds stay multiples of a quarter: no mean of them is, and sums of those differ in the last bit by their order."""
     if len(inputs) == 1:
         outputs = 'id=("id", "max"), speed=("speed", "max")'
         return f'aggregate({inputs[0]}, by="road", window=us.rows(50, per="road"), {outputs}'
     streams = ", ".join(inputs)
-    if chance.random() < 0.5:
+    if chance.random() < 0.5 and not replayed:
         return f"barrier({streams}"
     return f'join({streams}, on="road", left=us.rows({chance.choice([20, 40])}, group=5), right=us.rows(0)'
 
