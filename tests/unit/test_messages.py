@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import get_args
 
@@ -76,3 +78,27 @@ def test_a_journal_keeps_what_it_was_given_and_says_when_it_is_damaged(tmp_path:
         (tmp_path / "journal.json").write_text(nonsense)
         with pytest.raises(SetupError, match=r"journal\.json is damaged .*start over with --fresh"):
             journal.read()
+
+
+STORM = """
+import sys, threading
+sys.setswitchinterval(1e-6)
+import msgspec
+from understudy.runtime import messages
+from understudy.runtime.parts import About, CheckpointPart, Version
+sent = msgspec.json.encode(messages.Paste("u", "s", 1, CheckpointPart(version=Version(About(1), "x"))))
+at_once = threading.Barrier(8)
+def decode():
+    at_once.wait()
+    msgspec.json.decode(sent, type=messages.Paste)
+threads = [threading.Thread(target=decode) for _ in range(8)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+"""
+
+
+def test_messages_that_come_at_once_to_a_new_process_do_not_end_it() -> None:
+    """msgspec works out how a type is decoded when it is first asked to, and crashed where two threads asked at once:
+    one host in some thousands died of it. Without ``wire.prepare`` one in a dozen of these does."""
+    for _ in range(4):
+        assert subprocess.run([sys.executable, "-c", STORM], check=False).returncode == 0

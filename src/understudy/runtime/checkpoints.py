@@ -30,7 +30,7 @@ from understudy.runtime.parts import (
     written,
 )
 from understudy.runtime.spark_files import Batch, move_in
-from understudy.runtime.wire import Message
+from understudy.runtime.wire import Message, prepare
 
 ALWAYS_READ_BYTES = 64 << 10
 """Files up to this size are read again before a version is used. Larger ones, tables of state, only if they are not as
@@ -56,6 +56,9 @@ class _Signed(Message, frozen=True):
 
     digest: str
     manifest: msgspec.Raw
+
+
+prepare(_Signed, Manifest)
 
 
 def _look(path: Path) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from understudy.core import draining, numbers
 from understudy.core.failover import StageThrew, StandbyReady, StandbyUnusable, Turned
 from understudy.core.plans import Plan
 from understudy.runtime.parts import CheckpointPart
-from understudy.runtime.wire import Call, Get, Message
+from understudy.runtime.wire import Call, Get, Message, prepare, prepare_messages
 
 # -- the coordinator to a host ----------------------------------------------------------------------------------------
 
@@ -413,3 +413,7 @@ class Report(Call[None], frozen=True):
             raise ValueError(f"a report of kind {self.kind!r}, which there is not")
         found: Reported = msgspec.json.decode(self.about, type=_REPORTS[self.kind])
         return found
+
+
+prepare_messages()
+prepare(Beat, *get_args(Reported))

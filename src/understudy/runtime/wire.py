@@ -152,6 +152,23 @@ def refuse(reason: Refusal, text: str = "") -> Reply[Any]:
     return Reply(refused=reason, text=text)
 
 
+def prepare(*types: Any) -> None:
+    """Have it worked out how these types are decoded. msgspec does that when it is first asked to, and shows a second
+    thread that asks meanwhile what is half done: the process crashes. So it is done where modules are loaded, which is
+    one at a time, and not where requests are answered."""
+    for each in types:
+        msgspec.json.Decoder(each)
+
+
+def prepare_messages() -> None:
+    """The same of all calls and gets there are, and of their answers."""
+    for kind in (*Call.__subclasses__(), *Get.__subclasses__()):
+        prepare(kind, _answer_type(kind))
+
+
+prepare(_Envelope)
+
+
 @cache
 def _answer_type(kind: type[Call[A] | Get[A]]) -> Any:
     return get_args(kind.__orig_bases__[0])[0]  # type: ignore[union-attr]
