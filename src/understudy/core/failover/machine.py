@@ -449,11 +449,10 @@ class Failover:
     def lacking(self, *, clean: bool) -> list[str]:
         """The units that a job cannot be resumed without, and that nobody holds a checkpoint of. ``clean``: as in
         ``Begin``."""
-        topology = self._defined.under(self._turning())
         return [
             name
-            for name in topology.units
-            if (topology.waits_for_state(name) or clean) and self._holder(name) is None
+            for name, shape in self._defined.under(self._turning()).units.items()
+            if (shape.policy.recovery == "standby" or clean) and self._holder(name) is None
         ]
 
     def _holder(self, unit: str) -> str | None:
