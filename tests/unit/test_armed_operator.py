@@ -141,7 +141,7 @@ def test_a_state_that_cannot_be_restored_is_told_once_and_at_the_takeover(
     wait_for(lambda: armed.armed, 10, "arming")
     paste(armed, primary, 2, takes_s=-1)
     wait_for(lambda: not armed.armed, 10, "its failure")
-    told = [what.text for what in host.reports if isinstance(what, messages.Damaged)]
+    told = [what.text for what in host.reports if isinstance(what, messages.Notice)]
     assert told == ["op: its standby on h2 cannot take over what was saved: ValueError: 2 is nothing to go on from"]
 
 

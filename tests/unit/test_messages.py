@@ -41,9 +41,9 @@ REPORTS: list[messages.Reported] = [
     messages.Warm("u", 1, "s"),
     messages.Fenced("u", 1, "s"),
     messages.Gone("u", 1, "s", 4, "rows"),
-    messages.Damaged("u", "text"),
-    messages.Late("u", "text"),
-    messages.Lost("u", "text"),
+    messages.Notice("damaged", "u", "text"),
+    messages.Notice("late", "u", "text"),
+    messages.Notice("lost", "u", "text"),
     messages.Seen({"h1": ("p", 2, None), "h2": ("q", 9, "gone")}),
     messages.SparkFailed("no memory"),
 ]

@@ -84,7 +84,7 @@ def test_of_an_operator_that_needs_all_input_every_part_counts(tmp_path: Path, n
     Primary(tmp_path / "primary", store).ship(4, files)
     for folder in ("state", "twins"):
         (store.folder / folder / "operator" / "4.input1.head-y").write_bytes(b"rot")
-    reports: list[messages.Damaged] = []
+    reports: list[messages.Notice] = []
     host: Any = SimpleNamespace(name="h2", report=reports.append)
     shape, stage = SimpleNamespace(policy=us.Checkpoint()), SimpleNamespace(needs_all_input=needs_all_input)
     host.topology = SimpleNamespace(units={"u": shape}, stages={"pairs": stage})

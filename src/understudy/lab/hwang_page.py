@@ -14,6 +14,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from understudy.lab.hwang_model import POLICIES, Params, Policy
+from understudy.lab.pages import INK, MUTED, RULE, definitions, document, draw, images
 
 if TYPE_CHECKING:  # matplotlib takes half a second to import, in each of Spark's workers too
     from matplotlib.axes import Axes
@@ -217,7 +218,6 @@ def summarise(rows: Iterable[Row]) -> list[Row]:
 
 _COLOURS = {"passive": "#c86400", "active": "#2f5fd0", "upstream": "#0b8577"}
 _MARKS = {"passive": "s", "active": "o", "upstream": "^"}
-_INK, _MUTED, _RULE = "#1c2330", "#667085", "#dfe3ea"
 
 
 def _figure(width_in: float, height_in: float) -> Figure:
@@ -227,13 +227,13 @@ def _figure(width_in: float, height_in: float) -> Figure:
 
 
 def _dress(axes: Axes, xlabel: str = "", ylabel: str = "") -> None:
-    axes.grid(axis="y", color=_RULE, lw=0.8)
+    axes.grid(axis="y", color=RULE, lw=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(_MUTED)
-    axes.tick_params(colors=_MUTED, labelcolor=_INK)
-    axes.set_xlabel(xlabel, color=_INK)
-    axes.set_ylabel(ylabel, color=_INK)
+    axes.spines[["left", "bottom"]].set_color(MUTED)
+    axes.tick_params(colors=MUTED, labelcolor=INK)
+    axes.set_xlabel(xlabel, color=INK)
+    axes.set_ylabel(ylabel, color=INK)
 
 
 def _broken(above: Axes, below: Axes) -> None:
@@ -241,8 +241,8 @@ def _broken(above: Axes, below: Axes) -> None:
     above.spines["bottom"].set_visible(False)
     above.tick_params(axis="x", bottom=False)
     mark: dict[str, Any] = {"marker": [(-1, -0.6), (1, 0.6)], "markersize": 9, "ls": "none", "clip_on": False}
-    above.plot([0], [0], transform=above.transAxes, color=_MUTED, **mark)
-    below.plot([0], [1], transform=below.transAxes, color=_MUTED, **mark)
+    above.plot([0], [0], transform=above.transAxes, color=MUTED, **mark)
+    below.plot([0], [1], transform=below.transAxes, color=MUTED, **mark)
 
 
 def _ours(axes: Axes, policy: str, points: Points, *, line: bool = True) -> None:
@@ -260,8 +260,8 @@ def _legend(figure: Figure, paper: str = "paper (as printed)") -> None:
     from matplotlib.lines import Line2D
 
     handles = [Line2D([], [], color=_COLOURS[p], marker=_MARKS[p], ms=5, lw=1.6, label=_NAMES[p]) for p in POLICIES]
-    handles.append(Line2D([], [], ls="none", marker="o", ms=11, mfc="none", mec=_MUTED, mew=1.3, label=paper))
-    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, labelcolor=_INK)
+    handles.append(Line2D([], [], ls="none", marker="o", ms=11, mfc="none", mec=MUTED, mew=1.3, label=paper))
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, labelcolor=INK)
 
 
 def _series(at: Means, figure: str, policy: str, value: str) -> Points:
@@ -284,8 +284,8 @@ def _two_ranges(xlabel: str, pairs: Mapping[Policy, Points], printed: Mapping[Po
                 _paper(axes, policy, printed[policy])
     above.set_ylim(99, 112)
     below.set_ylim(0, 8)
-    below.set_xlabel(xlabel, color=_INK)
-    figure.supylabel("HA overhead (% of data bytes)", color=_INK, fontsize=10)
+    below.set_xlabel(xlabel, color=INK)
+    figure.supylabel("HA overhead (% of data bytes)", color=INK, fontsize=10)
     _broken(above, below)
     _legend(figure)
     return figure
@@ -315,15 +315,15 @@ def _figure_9(rows: Iterable[Row]) -> Figure:
     after.set_xticks([100, 105, 110, 115])
     after.set_ylim(0, 130)
     for axes, instant, text in ((before, 0, "failure"), (after, 100, "detection")):
-        axes.axvline(instant, color=_MUTED, lw=1, ls=(0, (4, 2)))
-        axes.annotate(text, (instant, 129), xytext=(4, 0), textcoords="offset points", color=_MUTED, va="top")
+        axes.axvline(instant, color=MUTED, lw=1, ls=(0, (4, 2)))
+        axes.annotate(text, (instant, 129), xytext=(4, 0), textcoords="offset points", color=MUTED, va="top")
     after.tick_params(axis="y", left=False)
     after.spines["left"].set_visible(False)
-    before.set_ylabel("delay since the source (ms)", color=_INK)
-    after.set_xlabel("arrival at the application (ms since the failure)", color=_INK)
+    before.set_ylabel("delay since the source (ms)", color=INK)
+    after.set_xlabel("arrival at the application (ms since the failure)", color=INK)
     mark: dict[str, Any] = {"marker": [(-0.6, -1), (0.6, 1)], "markersize": 9, "ls": "none", "clip_on": False}
-    before.plot([1], [0], transform=before.transAxes, color=_MUTED, **mark)
-    after.plot([0], [0], transform=after.transAxes, color=_MUTED, **mark)
+    before.plot([1], [0], transform=before.transAxes, color=MUTED, **mark)
+    after.plot([0], [0], transform=after.transAxes, color=MUTED, **mark)
     _legend(figure, "paper: first new tuple")
     return figure
 
@@ -366,7 +366,7 @@ def _table_4(at: Means) -> Figure:
     selectivity.set_xticks(sorted(_SELECTIVITIES))
     selectivity.invert_xaxis()
     boxes.set_ylim(0, 128)
-    boxes.set_ylabel("HA overhead (% of data bytes)", color=_INK)
+    boxes.set_ylabel("HA overhead (% of data bytes)", color=INK)
     _legend(figure)
     return figure
 
@@ -399,39 +399,21 @@ _CAPTIONS = {
     "table-4": "Table 4. Overhead by number of boxes and by selectivity.",
     "figure-12": "Figure 12. 100 boxes on more and more nodes: bandwidth and recovery.",
 }
-_STYLE = """
-:root { color-scheme: light; --ink: #1c2330; --muted: #667085; --rule: #dfe3ea; --miss: #b42318; --good: #0b8577 }
-body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: #fff; max-width: 62rem; margin: 2rem auto;
-  padding: 0 1rem }
-h1 { font-size: 1.6rem; margin-bottom: .3rem } h2 { font-size: 1.2rem; margin-top: 2.5rem }
-p.lead, figcaption, td.why { color: var(--muted) }
-figure { margin: 1.5rem 0 } figure img { max-width: 100%; height: auto } figcaption { font-size: .9rem }
-table { border-collapse: collapse; width: 100%; font-size: .92rem }
-th, td { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid var(--rule); vertical-align: top }
-td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }
-td.good { color: var(--good) } td.miss { color: var(--miss); font-weight: 600 }
-dt { font-weight: 600; margin-top: .8rem } dd { margin: 0 }
-"""
 
 
 def write_page(out: Path, rows: Sequence[Row], summary: Sequence[Row], choices: Mapping[str, str]) -> Path:
     """Figures as PNG and SVG, and ``index.html`` that shows them; returns the page's path."""
-    import matplotlib
-
     at = means(rows)
     figures = {
-        "figure-8": _figure_8(at),
-        "figure-9": _figure_9(rows),
-        "figure-10": _figure_10(at),
-        "figure-11": _figure_11(at),
-        "table-4": _table_4(at),
-        "figure-12": _figure_12(at),
+        "figure-8": lambda: _figure_8(at),
+        "figure-9": lambda: _figure_9(rows),
+        "figure-10": lambda: _figure_10(at),
+        "figure-11": lambda: _figure_11(at),
+        "table-4": lambda: _table_4(at),
+        "figure-12": lambda: _figure_12(at),
     }
     out.mkdir(parents=True, exist_ok=True)
-    with matplotlib.rc_context({"svg.hashsalt": "hwang"}):  # the same drawing is the same file
-        for name, figure in figures.items():
-            figure.savefig(out / f"{name}.png", dpi=150, facecolor="white", metadata={"Software": None})
-            figure.savefig(out / f"{name}.svg", facecolor="white", metadata={"Date": None})
+    draw(out, figures, "hwang")
     page = out / "index.html"
     page.write_text(_page(rows, summary, choices), encoding="utf-8")
     return page
@@ -440,31 +422,22 @@ def write_page(out: Path, rows: Sequence[Row], summary: Sequence[Row], choices: 
 def _page(rows: Sequence[Row], summary: Sequence[Row], choices: Mapping[str, str]) -> str:
     misses = [row for row in summary if not row["within"]]
     runs = max(sum(1 for r in rows if (r["figure"], r["policy"], r["x"]) == ("8-11", "upstream", 10)), 1)
-    images = "".join(
-        f'<figure><a href="{name}.png"><img src="{name}.svg" alt="{escape(caption)}"></a>'
-        f"<figcaption>{escape(caption)}</figcaption></figure>"
-        for name, caption in _CAPTIONS.items()
-    )
     explained = "".join(
         f"<dt>{escape(row['name'])}: paper {row['paper']:g}, ours {row['ours']:.4g} {escape(row['unit'])}</dt>"
         f"<dd>{escape(row['why'])}</dd>"
         for row in misses
     )
-    chosen = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in choices.items())
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Hwang et al. 2003, done again</title><style>{_STYLE}</style></head><body>
-<h1>Hwang et al. 2003, done again</h1>
-<p class="lead">A Comparison of Stream-Oriented High-Availability Algorithms, Section 5, simulated tuple by tuple with
-Understudy's own acknowledgement code. {len(rows)} runs, {runs} per point; every time is virtual. Of {len(summary)}
+    body = f"""
+<p class="lead">A Comparison of Stream-Oriented High-Availability Algorithms, Section 5, simulated tuple by tuple
+with Understudy's own acknowledgement code. {len(rows)} runs, {runs} per point; every time is virtual. Of {len(summary)}
 numbers that the paper prints or that follow from its formulas, {len(summary) - len(misses)} come out within tolerance
 (10 %, formulas 5 %).</p>
-<h2>Figures</h2><p class="lead">Filled marks and lines are ours, hollow marks the paper's.</p>{images}
+<h2>Figures</h2><p class="lead">Filled marks and lines are ours, hollow marks the paper's.</p>{images(_CAPTIONS)}
 <h2>Paper and ours</h2>{_table(summary)}
 <h2>What does not come out, and why</h2><dl>{explained or "<dd>Everything does.</dd>"}</dl>
-<h2>What the paper leaves open, and what was taken</h2><dl>{chosen}</dl>
-</body></html>
+<h2>What the paper leaves open, and what was taken</h2><dl>{definitions(choices)}</dl>
 """
+    return document("Hwang et al. 2003, done again", body)
 
 
 def _table(summary: Sequence[Row]) -> str:

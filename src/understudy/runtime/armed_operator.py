@@ -145,7 +145,7 @@ class ArmedOperator:
         if cause != self._complaint and self._told is not None:
             self._complaint = cause
             text = f"{self.name}: its standby on {self.host.name} cannot take over what was saved: {cause}"
-            self.host.report(messages.Damaged(self._told.unit, text))
+            self.host.report(messages.Notice("damaged", self._told.unit, text))
         with self.lock:
             self.lock.wait_for(lambda: self._abandoned, timeout=AGAIN_S)
 

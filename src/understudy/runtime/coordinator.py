@@ -370,8 +370,8 @@ class Coordinator:
                     self.say("fenced", f"{stage} on {host} found itself fenced and stopped", unit=unit, host=host)
                 case messages.Seen() as seen:
                     self.watch.seen(host, seen)
-                case messages.Damaged(unit, text) | messages.Late(unit, text) | messages.Lost(unit, text):
-                    self.say(report.kind.lower(), text, unit=unit, host=host)
+                case messages.Notice(what, unit, text):
+                    self.say(what, text, unit=unit, host=host)
                 case messages.Gone() as gone:
                     self._on_gone(gone)
                 case messages.SparkFailed(cause):

@@ -126,7 +126,8 @@ class Keeper(threading.Thread):
             case base.Late():
                 self.spent.update({"late": 1})
                 if effect.often:
-                    self.host.report(messages.Late(self.unit, telling.late(effect.stage, effect.late_s, self.policy)))
+                    text = telling.late(effect.stage, effect.late_s, self.policy)
+                    self.host.report(messages.Notice("late", self.unit, text))
             case keeping.Report():
                 self.host.report(effect.event)
             case _:

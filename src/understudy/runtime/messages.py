@@ -6,7 +6,7 @@ by its key. Whoever receives one refuses what belongs to an older generation tha
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -359,23 +359,11 @@ class Gone(Message, frozen=True):
     stream: str | None = None
 
 
-class Damaged(Message, frozen=True):
-    """A checkpoint was found damaged."""
+class Notice(Message, frozen=True):
+    """What a user should know of a unit, and nobody decides upon."""
 
-    unit: str
-    text: str
-
-
-class Late(Message, frozen=True):
-    """Checkpoints come late."""
-
-    unit: str
-    text: str
-
-
-class Lost(Message, frozen=True):
-    """Epochs come out empty."""
-
+    what: Literal["damaged", "late", "lost"]
+    """A checkpoint was found damaged; checkpoints come late; epochs come out empty."""
     unit: str
     text: str
 
@@ -393,7 +381,7 @@ class SparkFailed(Message, frozen=True):
 
 Decided = StandbyReady | StandbyUnusable | Turned | StageThrew
 """What ``core.failover`` decides upon."""
-Reported = Decided | Runs | Armed | Warm | Fenced | Gone | Damaged | Late | Lost | Seen | SparkFailed
+Reported = Decided | Runs | Armed | Warm | Fenced | Gone | Notice | Seen | SparkFailed
 _REPORTS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Reported)}
 
 

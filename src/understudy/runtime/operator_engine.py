@@ -116,7 +116,7 @@ class Living:
         took_s = time.monotonic() - begin
         if self._saving.took(took_s):
             stage = self.stage
-            self.host.report(messages.Late(stage.unit, telling.long_save(stage.name, took_s, stage.policy)))
+            self.host.report(messages.Notice("late", stage.unit, telling.long_save(stage.name, took_s, stage.policy)))
         return True
 
     def _save(self, epoch: Epoch) -> None:

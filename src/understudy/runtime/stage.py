@@ -361,7 +361,7 @@ class RunningStage(Primary):
             return None
         if not self._told_lost:
             self._told_lost = True  # of the first that is asked for, and so of those that follow
-            self.host.report(messages.Lost(self.unit, telling.lost(self.name, epoch, before(self.gap))))
+            self.host.report(messages.Notice("lost", self.unit, telling.lost(self.name, epoch, before(self.gap))))
         schema = self.output.schema or self.host.kind(self.name).arrow_schema(self.name)
         return without_time(schema.empty_table())  # that of its newest epoch is not that of this one
 

@@ -39,7 +39,7 @@ def restored(host: Host, stage: str, unit: str, store: CheckpointStore) -> tuple
 
 
 def _complain(host: Host, stage: str, unit: str, text: str) -> None:
-    host.report(messages.Damaged(unit, f"{stage}: {text}"))
+    host.report(messages.Notice("damaged", unit, f"{stage}: {text}"))
 
 
 class StandbyStage(Standby):
