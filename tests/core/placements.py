@@ -20,11 +20,22 @@ from understudy.core.failover import (
     StopJob,
 )
 from understudy.core.plans import Plan, Standbys, UnitPlan
-from understudy.core.policies import PassiveStandby, Policy
+from understudy.core.policies import PassiveStandby, Policy, none
 from understudy.core.topology import StageShape, Topology, UnitShape
 
 PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # for busy machines
 PASSIVE = PassiveStandby()
+
+
+def chain(first: Policy = PASSIVE, second: Policy = PASSIVE, third: Policy = none) -> Topology:
+    """Two protected units and an unprotected one, in a row."""
+    stages = [StageShape("cars"), StageShape("means", ("cars",)), StageShape("alarms", ("means",), ("alarms",))]
+    units = [
+        UnitShape("cars", ("cars",), first),
+        UnitShape("means", ("means",), second),
+        UnitShape("alarms", ("alarms",), third),
+    ]
+    return Topology.build(stages, units)
 
 
 def on(topology: Topology, *hosts: str) -> Failover:
